@@ -1,0 +1,79 @@
+"""The two places a program can run, behind one interface: `host` (the PTX interpreter) and `cuda:N`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from msgspec import Struct
+
+from forge_tui.cuda.device import DeviceFacts
+from forge_tui.cuda.program import Image, Program
+
+if TYPE_CHECKING:
+    import torch
+
+
+class LaunchCounts(Struct, frozen=True):
+    """What one launch did, counted by the host target (whole launch, extrapolated where a check was sampled)."""
+
+    kernel: str
+    blocks: int
+    threads: int
+    """Threads of one block."""
+    thread_instructions: int
+    warp_instructions: int
+    global_requests: int
+    """Warp-wide global loads, stores and atomics."""
+    global_sectors: int
+    """32-byte sectors those requests touch."""
+    global_bytes: int
+    """Bytes the lanes asked for."""
+    shared_requests: int
+    shared_waves: int
+    """Passes over the 32 banks; equal to `shared_requests` when no bank conflicts."""
+    barriers: int
+    shared_bytes: int
+    """Static and dynamic, of one block."""
+
+
+class RunReport(Struct, frozen=True):
+    """What `Target.run` observed besides the outputs it wrote."""
+
+    counts: tuple[LaunchCounts, ...] = ()
+    """Empty on `cuda`."""
+
+
+class Target(Protocol):
+    """Where programs are built and run. Not thread-safe: one owner at a time, except `build`, which is."""
+
+    kind: Literal["host", "cuda"]
+    facts: DeviceFacts
+    """On `host`: of the device whose time is modelled."""
+
+    def build(self, program: Program) -> Image:
+        """Compile. Raises CandidateFault('compile') with the compiler's words, lines being file lines."""
+        ...
+
+    def run(self, program: Program, image: Image, tensors: dict[str, torch.Tensor],
+            workspaces: dict[str, torch.Tensor] | None = None) -> RunReport:
+        """Run every launch in order on `tensors` (inputs, and outputs already allocated), and wait for the end.
+
+        Fills workspaces that have a `fill`; allocates (as garbage) those not passed in. Outputs are written in place.
+        Raises CandidateFault.
+        """
+        ...
+
+
+def open_target(name: str) -> Target:
+    """`host`, `cuda`, `cuda:N`, or `auto` (the first GPU, else host). Raises MissingEnvironment naming the cure."""
+    from forge_tui.cuda.device import find_gpu
+
+    if name == "auto":
+        name = "cuda:0" if find_gpu() else "host"
+    if name == "host":
+        from forge_tui.cuda.host.target import HostTarget
+
+        return HostTarget()
+    from forge_tui.cuda.gpu import GpuTarget
+
+    return GpuTarget(int(name.partition(":")[2] or 0))

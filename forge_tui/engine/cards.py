@@ -1,0 +1,121 @@
+"""Cards: what capture knows of each operator variant. Stored as `operators.msgpack`; free of torch."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from forge_tui.cuda.device import DeviceFacts
+from forge_tui.specs import Call, Items, TensorSpec, Value
+
+FORMAT = 1
+
+
+class Statistics(Struct, frozen=True):
+    """Values of one input over the captured samples: fresh draws are shaped like it, and prompts show it."""
+
+    minimum: float
+    """Over finite values; 0.0 when there are none."""
+    maximum: float
+    mean: float
+    std: float
+    zeros: float
+    """Fraction of elements equal to zero."""
+    nonfinite: float
+    """Fraction that is NaN or infinite."""
+    integral: bool
+    """Every finite value is a whole number."""
+    sorted_last: bool
+    """Non-decreasing along the last dimension, everywhere."""
+    lowest: float = 0.0
+    """Fraction of elements at the most negative of a few repeated extreme values (attention masks of about -3.4e38)."""
+
+
+class Variant(Struct, frozen=True):
+    """One operator with one set of dtypes, shapes, strides, alignments and other arguments."""
+
+    key: str
+    """12 hex digits over the call without weight names; file-name safe and stable between captures."""
+    call: Call
+    calls: int
+    """Calls in one forward of the model."""
+    time_us: float
+    """Time of one eager call: device time on a GPU, CPU time on `host`."""
+    bytes_moved: int
+    """Every input read once and every output written once."""
+    operations: int
+    """Arithmetic operations, by the operator's formula; 0 where none is known."""
+    floor_us: float
+    """The least the device needs: bytes over copy bandwidth, or its empty-launch time."""
+    statistics: dict[str, Statistics]
+    """By input tensor name."""
+    samples: tuple[str, ...]
+    """File names under `captures/`; each holds every tensor input of one call."""
+    modules: tuple[str, ...]
+    """Qualified names of the modules that make this call; the model itself is the empty string."""
+    offered: bool = True
+    """Whether a kernel may replace it."""
+    reason: str = ""
+    """Why not: `a view moves no data`, `random`, `already at the floor`, ..."""
+
+    @property
+    def operator(self) -> str:
+        return self.call.operator
+
+    @property
+    def recoverable_us(self) -> float:
+        """Microseconds a forward would save at the floor."""
+        return self.calls * max(0.0, self.time_us - self.floor_us)
+
+
+class Skipped(Struct, frozen=True):
+    """Calls that cannot be an operator."""
+
+    operator: str
+    calls: int
+    reason: str
+
+
+class OperatorFile(Struct, frozen=True):
+    """`operators.msgpack`."""
+
+    format: int
+    model: str
+    """One line: source, class, parameters, dtype."""
+    device: DeviceFacts
+    time_kind: Literal["device", "cpu"]
+    """What `time_us` is: never compared across kinds."""
+    forward_us: float
+    variants: tuple[Variant, ...]
+    """Most recoverable first; those not offered last."""
+    skipped: tuple[Skipped, ...]
+    torch: str
+    """torch's version."""
+    captured_at: float = 0.0
+    """Unix seconds."""
+
+    def share(self, variant: Variant) -> float:
+        """The variant's part of the summed operator time, 0 to 1."""
+        total = sum(item.calls * item.time_us for item in self.variants)
+        return variant.calls * variant.time_us / total if total else 0.0
+
+    def find(self, key: str) -> Variant | None:
+        return next((variant for variant in self.variants if variant.key == key), None)
+
+
+def variant_key(call: Call) -> str:
+    """The identity of a variant: operator and arguments with weight names left out."""
+    plain = Call(call.operator, {name: _anonymous(value) for name, value in call.arguments.items()},
+                 call.outputs, call.aliases)
+    return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()[:12]
+
+
+def _anonymous(value: Value) -> Value:
+    if isinstance(value, TensorSpec):
+        return TensorSpec(value.dtype, value.shape, value.stride, value.align)
+    if isinstance(value, Items):
+        return Items(tuple(_anonymous(item) for item in value.items))
+    return value

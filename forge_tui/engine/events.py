@@ -1,0 +1,150 @@
+"""The journal's events: the only truth about a run. Screens, `--events`, resume and reports are readers of these.
+
+Adding a field with a default, or an event type, keeps old journals readable; anything else raises `FORMAT`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from forge_tui.engine.judge.verdict import Verdict
+
+FORMAT = 1
+
+
+class Event(Struct, frozen=True, tag_field="type", kw_only=True):
+    """Base of all events. `at`: Unix seconds."""
+
+    at: float
+
+
+class RunStarted(Event, tag="run_started"):
+    """One `forge-tui --run` process begins; earlier events of the project stay valid."""
+
+    run: str
+    host: str
+    pid: int
+    version: str
+    provider: str
+    llm: str
+    policy: str
+    seed: int
+    device: str
+    target: Literal["host", "cuda"]
+    iterations: int
+    """Per operator."""
+    operators: tuple[str, ...]
+    """Variant keys this run will work on, in order."""
+
+
+class Captured(Event, tag="captured"):
+    """`operators.msgpack` was written."""
+
+    variants: int
+    offered: int
+    forward_us: float
+
+
+class Proposed(Event, tag="proposed"):
+    """A node was chosen, a strategy given, and a provider is being asked."""
+
+    node: str
+    """`VARIANTKEY/NUMBER`, numbers from 1 in order of proposal."""
+    variant: str
+    parent: str | None
+    """None: a child of the root (the operator itself)."""
+    strategy: str
+    provider: str
+    model: str = ""
+    origin: Literal["search", "repair", "human"] = "search"
+
+
+class Replied(Event, tag="replied"):
+    """The provider's answer arrived. Prompt and reply texts lie in `replies/`."""
+
+    node: str
+    kernel: str | None
+    """SHA-256 (hex) of the kernel file under `kernels/`; None when there is no usable kernel in the reply."""
+    idea: str = ""
+    """One line."""
+    prompt_file: str | None = None
+    reply_file: str | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_usd: float | None = None
+    """None: unknown. 0.0: really free."""
+    problem: str = ""
+    """What could not be used."""
+    seconds: float = 0.0
+
+
+class Judged(Event, tag="judged"):
+    """The verdict on a node."""
+
+    node: str
+    verdict: Verdict
+    value: float | None
+    """log speed-up over the baseline, or over the first verified kernel where nothing is timed against eager."""
+    duplicate_of: str | None = None
+    """The node with the same compiled image; the verdict is that one's."""
+
+
+class OperatorDone(Event, tag="operator_done"):
+    """The search on one variant ended."""
+
+    variant: str
+    status: Literal["won", "no_gain", "failed", "skipped", "pending", "verified"]
+    reason: str
+    best: str | None
+    """Node."""
+
+
+class Packaged(Event, tag="packaged"):
+    """A package was written."""
+
+    path: str
+    kernels: int
+
+
+class InModel(Event, tag="in_model"):
+    """The model was run with the package's kernels and compared with eager."""
+
+    relative_error: float
+    """Largest over the model's outputs: norm of the difference over norm of eager's."""
+    kernel_calls: int
+    fallback_calls: int
+    detail: str = ""
+
+
+class Note(Event, tag="note"):
+    """Something a person should read: a retry, a replaced worker, a torn journal tail that was cut."""
+
+    level: Literal["info", "warning", "error"]
+    text: str
+
+
+class RunEnded(Event, tag="run_ended"):
+    """The process ends in order. Missing: it was killed."""
+
+    run: str
+    status: Literal["done", "limit", "waiting", "interrupted", "failed"]
+    reason: str
+    exit_code: int
+
+
+AnyEvent = (RunStarted | Captured | Proposed | Replied | Judged | OperatorDone | Packaged | InModel | Note | RunEnded)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyEvent)
+
+
+def encode(event: AnyEvent) -> bytes:
+    return _encoder.encode(event)
+
+
+def decode(data: bytes | memoryview) -> AnyEvent:
+    """Raises msgspec.DecodeError on an event this version does not know."""
+    return _decoder.decode(data)

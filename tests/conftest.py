@@ -1,0 +1,22 @@
+"""Shared test set-up: one torch thread (spinning threads on two busy cores cost a factor of 30), gpu marks."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fast tests first; gpu tests skip with the reason where no GPU is."""
+    from forge_tui.cuda.device import find_gpu
+
+    wants_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if wants_gpu and not find_gpu():
+        for item in wants_gpu:
+            item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU on this machine"))
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
