@@ -14,6 +14,10 @@ ITEMSIZE = {
 }
 """Bytes of one element, by torch's dtype name without the `torch.` prefix."""
 
+MAX_ALIGN = 64
+"""Alignment is told apart no further than torch's CPU allocator guarantees it (64 bytes; its CUDA allocator gives 512), so
+that the same call at another address is the same variant. Outputs and workspaces are always 256-byte aligned."""
+
 
 class TensorSpec(Struct, frozen=True, tag="tensor"):
     """One tensor of a call: everything a guard or a launch plan may depend on, and no data."""
@@ -23,8 +27,8 @@ class TensorSpec(Struct, frozen=True, tag="tensor"):
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     """In elements, as torch has it."""
-    align: int = 256
-    """Largest power of two (at most 256) that divides the address of the first element, in bytes."""
+    align: int = 64
+    """Largest power of two, at most MAX_ALIGN, that divides the address of the first element, in bytes."""
     weight: str | None = None
     """Qualified name of the model parameter or buffer this tensor is, e.g. `encoder.layer.0.bias`; None for activations.
     Not part of a variant's identity: the same call on another layer's weight is the same variant."""
