@@ -1,0 +1,5 @@
+"""Families of builtin kernels, one module each; importing this package registers them all."""
+
+from __future__ import annotations
+
+from forge_tui.engine.builtin.families import elementwise  # noqa: F401

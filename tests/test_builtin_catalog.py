@@ -1,0 +1,41 @@
+"""The catalog of builtin kernels: what is offered for a call, and that templates and substitutions fit each other."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from forge_tui.engine.builtin.catalog import kernels_for
+from forge_tui.engine.builtin.registry import Recipe, registered_operators, render
+from forge_tui.specs import Call, TensorSpec
+
+
+def silu_call(*shape: int, dtype: str = "bfloat16") -> Call:
+    stride = tuple(1 if i == len(shape) - 1 else shape[-1] for i in range(len(shape)))
+    spec = TensorSpec(dtype, shape, stride)
+    return Call("torch.nn.functional.silu", {"input": spec, "inplace": False}, (spec,))
+
+
+def test_kernels_of_a_call_are_whole_files_with_distinct_names() -> None:
+    kernels = kernels_for(silu_call(3, 5))
+    assert kernels
+    assert len({kernel.name for kernel in kernels}) == len(kernels)
+    for kernel in kernels:
+        assert kernel.text.startswith("/*forge\n")
+        assert 'operator = "torch.nn.functional.silu"' in kernel.text
+        assert not re.search(r"@[A-Z]", kernel.text)
+
+
+def test_unknown_operators_and_dtypes_get_none() -> None:
+    assert kernels_for(Call("torch.nn.functional.fold", {}, ())) == []
+    assert kernels_for(silu_call(4, 4, dtype="int64")) == []
+    assert "torch.nn.functional.silu" in registered_operators()
+
+
+def test_a_recipe_must_fill_its_template_exactly() -> None:
+    with pytest.raises(LookupError, match="no value for"):
+        render(Recipe("unary_dense", "access", ""), "torch.neg")
+    filled = dict.fromkeys(("BODY", "PARAMETERS", "PASS", "ARGS", "GUARD"), "")
+    with pytest.raises(LookupError, match="nothing uses TYPO"):
+        render(Recipe("unary_dense", "access", "", {**filled, "TYPO": ""}), "torch.neg")
