@@ -92,6 +92,15 @@ class Judged(Event, tag="judged"):
     """The node with the same compiled image; the verdict is that one's."""
 
 
+class Confirmed(Event, tag="confirmed"):
+    """An operator's best node was judged once more, in a fresh process on fresh inputs."""
+
+    node: str
+    verdict: Verdict
+    value: float | None
+    """As in `Judged`, from the second timing; None when it failed: the node is then no winner."""
+
+
 class OperatorDone(Event, tag="operator_done"):
     """The search on one variant ended."""
 
@@ -135,7 +144,8 @@ class RunEnded(Event, tag="run_ended"):
     exit_code: int
 
 
-AnyEvent = (RunStarted | Captured | Proposed | Replied | Judged | OperatorDone | Packaged | InModel | Note | RunEnded)
+AnyEvent = (RunStarted | Captured | Proposed | Replied | Judged | Confirmed | OperatorDone | Packaged | InModel | Note
+            | RunEnded)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyEvent)

@@ -1,0 +1,118 @@
+"""The contract of those who write kernels: what they are asked, what they answer, how they fail."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+from msgspec import Struct
+
+from forge_tui.cuda.device import DeviceFacts
+from forge_tui.engine.cards import Variant
+from forge_tui.engine.judge.verdict import Verdict
+
+
+class ParentKernel(Struct, frozen=True):
+    """The kernel to improve, or to repair."""
+
+    node: str
+    source: str
+    """The whole kernel file."""
+    verdict: Verdict
+    idea: str = ""
+
+
+class Tried(Struct, frozen=True):
+    """One earlier try, in a line."""
+
+    node: str
+    strategy: str
+    idea: str
+    outcome: str
+    """A verdict's outcome, `duplicate`, `no kernel` or `pending`."""
+    sentence: str
+    us: float | None = None
+
+
+class Ask(Struct, frozen=True, kw_only=True):
+    """One request for one kernel file."""
+
+    id: str
+    """File-name safe, unique in the project, the same when asked again after a restart: `VARIANTKEY-NUMBER`."""
+    turn: int
+    """How many proposals of this operator went to this provider before this one."""
+    variant: Variant
+    device: DeviceFacts
+    time_kind: Literal["device", "modelled"]
+    strategy: str
+    """A name in `search.strategies`."""
+    origin: Literal["search", "repair", "human"] = "search"
+    parent: ParentKernel | None = None
+    """None: from the operator itself."""
+    tried: tuple[Tried, ...] = ()
+    """Siblings and lineage, the most useful first."""
+    hint: str = ""
+    """A person's words."""
+
+
+class Reply(Struct, frozen=True, kw_only=True):
+    """What came back. Either `source` or `problem` is set."""
+
+    source: str | None
+    """A kernel file, unchecked."""
+    idea: str = ""
+    """One line."""
+    problem: str = ""
+    """What could not be used, exactly."""
+    prompt: str = ""
+    """As sent; empty where none was."""
+    text: str = ""
+    """As received."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_usd: float | None = None
+    """None: unknown. 0.0: really free."""
+    model: str = ""
+
+
+class Exhausted(Exception):
+    """Signal: this provider has nothing more to offer for the operator."""
+
+
+class ReplyPending(Exception):
+    """Signal: the question is out, the reply is not there yet. Ask again later with the same `Ask.id`."""
+
+
+class Cancelled(Exception):
+    """Signal: `cancel` was set before the reply was complete."""
+
+
+class Provider(ABC):
+    """Who writes kernels.
+
+    Ownership: `Ask` and `Reply` are frozen and hold no open resources. Threads: `propose` is called from several
+    threads at once; `exhausted` from the run's thread only. Asking the same `Ask` twice (a run that was killed) must
+    be harmless. Keys never appear in a Reply, in an exception's text or in a log.
+    """
+
+    name: ClassVar[str]
+    derives: ClassVar[bool] = True
+    """Whether replies build on `Ask.parent`; where False the loop asks for children of the root only."""
+    deadline_s: float = 600.0
+    """Of one `propose`."""
+
+    @abstractmethod
+    def propose(self, ask: Ask, cancel: threading.Event) -> Reply:
+        """Answer, blocking at most `deadline_s`.
+
+        A reply without a usable kernel is a Reply with `problem`, not an error. Raises ProviderError when the provider
+        itself failed after its retries, Exhausted, ReplyPending, or Cancelled soon after `cancel` is set.
+        """
+
+    def exhausted(self, variant: Variant, turn: int) -> bool:
+        """Whether there is nothing to offer at `turn` (see `Ask.turn`). Cheap; may not block."""
+        return False
+
+    def close(self) -> None:
+        """Release what is held; idempotent."""
