@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+import difflib
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import tomli_w
+from msgspec import Meta, Struct
+
+from forge_tui import __version__
+from forge_tui.errors import ProjectError
+from forge_tui.store.atomic import write_atomic
+from forge_tui.store.paths import ProjectPaths
 
 FORMAT = 1
+
+Count = Annotated[int, Meta(ge=1)]
+Limit = Annotated[float, Meta(ge=0)]
 
 
 class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,7 +46,7 @@ class InputsConfig(Struct, frozen=True, forbid_unknown_fields=True):
     spec: str = ""
     """`text:FILE` or `text:=words`, `image:FILE`, `audio:FILE`, `FILE.safetensors`, `FILE.npz`, `FILE.py:function`;
     empty: the source's own (`sample_inputs`, `get_inputs`), else small inputs made for the model's signature."""
-    batch: int = 1
+    batch: Count = 1
 
 
 class DeviceConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,30 +67,30 @@ class SearchConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """How the search goes."""
 
     policy: str = "uct"
-    iterations: int = 12
+    iterations: Count = 12
     """Candidates per operator."""
     operators: tuple[str, ...] = ()
     """Patterns (`*softmax*`, or a variant key); empty: all offered ones by recoverable time."""
     seed: int | None = None
     """None: an unpredictable one, recorded in the journal."""
-    jobs: int = 2
-    tune_points: int = 16
+    jobs: Count = 2
+    tune_points: Count = 16
     """Most settings tried of one kernel file."""
 
 
 class BudgetConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """When to stop. Zero: no limit."""
 
-    usd: float = 0.0
-    seconds: float = 0.0
+    usd: Limit = 0.0
+    seconds: Limit = 0.0
 
 
 class CaptureConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """What capture keeps."""
 
-    samples: int = 2
+    samples: Count = 2
     """Most distinct calls kept of a variant."""
-    byte_cap: int = 256 * 1024 * 1024
+    byte_cap: Count = 256 * 1024 * 1024
     """Most bytes of tensors kept over all variants, weights aside."""
 
 
@@ -89,3 +105,195 @@ class ProjectConfig(Struct, frozen=True, forbid_unknown_fields=True):
     search: SearchConfig = SearchConfig()
     budget: BudgetConfig = BudgetConfig()
     capture: CaptureConfig = CaptureConfig()
+
+
+def load_project(root: str | Path) -> ProjectConfig:
+    """The project's decisions.
+
+    Raises ProjectError for a missing folder, a folder that is no project, a TOML error, an unknown key (naming the nearest
+    known one), a wrong value, or a newer format: each with `project.toml:LINE` where there is a line.
+    """
+    paths = ProjectPaths(root)
+    text = _read(paths)
+    data = _parse(text, paths.config)
+    _check_format(data, text, paths.config)
+    _check_keys(data, text, paths.config)
+    try:
+        return msgspec.convert(data, ProjectConfig)
+    except msgspec.ValidationError as error:
+        raise _wrong_value(str(error), text, paths.config) from error
+
+
+def create_project(root: str | Path, config: ProjectConfig) -> ProjectPaths:
+    """Makes the folder, if needed, and its project.toml. Raises ProjectError where there is one already, MissingEnvironment
+    where nothing can be written."""
+    paths = ProjectPaths(root)
+    if paths.config.exists():
+        raise ProjectError("this folder is a project already", where=str(paths.root),
+                           cure="edit its project.toml, or choose another folder")
+    for folder in (paths.root, *paths.root.parents):
+        if folder.exists() and not folder.is_dir():
+            raise ProjectError("this is a file, not a folder", where=str(folder), cure="choose another folder")
+    write_atomic(paths.config, render(config))
+    return paths
+
+
+def _read(paths: ProjectPaths) -> str:
+    make_one = f"make one with `forge-tui new {paths.root} --model SOURCE`"
+    if not paths.root.exists():
+        raise ProjectError("there is no such folder", where=str(paths.root), cure=make_one)
+    if not paths.root.is_dir():
+        raise ProjectError("this is a file, not a project folder", where=str(paths.root),
+                           cure="name the folder that holds project.toml")
+    try:
+        return paths.config.read_bytes().decode()
+    except FileNotFoundError:
+        raise ProjectError("this folder is not a project: it has no project.toml", where=str(paths.root),
+                           cure=make_one) from None
+    except UnicodeDecodeError as error:
+        raise ProjectError(f"not UTF-8 text: {error.reason} at byte {error.start}", where=str(paths.config),
+                           cure="save the file as UTF-8") from error
+    except OSError as error:
+        raise ProjectError(f"cannot be read: {error.strerror}", where=str(paths.config),
+                           cure="make it a file that you may read") from error
+
+
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        message = str(error)
+        found = re.search(r"\(at line (\d+), column (\d+)\)", message)
+        line = int(found[1]) if found else len(text.splitlines())
+        what = message.partition(" (at ")[0]
+        raise ProjectError(f"not valid TOML: {what}" + (f" (column {found[2]})" if found else ""),
+                           where=f"{path}:{line}", cure="correct that line") from error
+
+
+def _check_format(data: dict[str, Any], text: str, path: Path) -> None:
+    version = data.get("format")
+    if type(version) is not int or version < 1:
+        raise ProjectError("`format` is missing or no version number", where=_where(path, text, ("format",)),
+                           cure=f"put `format = {FORMAT}` at the top")
+    if version > FORMAT:
+        raise ProjectError(f"this project has format {version}; forge-tui {__version__} reads formats up to {FORMAT}",
+                           where=_where(path, text, ("format",)),
+                           cure=f"use a forge-tui that reads format {version}: pip install --upgrade forge-tui")
+
+
+def _check_keys(data: dict[str, Any], text: str, path: Path, struct: type[Struct] = ProjectConfig,
+                above: tuple[str, ...] = ()) -> None:
+    """Refuses keys that `struct` does not have, naming the nearest one that it has."""
+    fields = {field.name: field.type for field in msgspec.structs.fields(struct)}
+    for key, value in data.items():
+        place = (*above, key)
+        if key not in fields:
+            raise ProjectError(f"unknown key `{'.'.join(place)}`", where=_where(path, text, place),
+                               cure=_nearest(key, above, fields))
+        if isinstance(value, dict) and isinstance(fields[key], type) and issubclass(fields[key], Struct):
+            _check_keys(value, text, path, fields[key], place)
+
+
+def _nearest(key: str, above: tuple[str, ...], fields: dict[str, Any]) -> str:
+    elsewhere = [f"{name}.{key}" for name, kind in _tables() if key in kind.__struct_fields__]
+    if key in ProjectConfig.__struct_fields__:
+        return f"`{key}` stands at the top, outside of [{'.'.join(above)}]"
+    if elsewhere:
+        return f"did you mean `{elsewhere[0]}`?"
+    close = difflib.get_close_matches(key, fields, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean `{'.'.join((*above, close[0]))}`?"
+    return f"known here: {', '.join(fields)}"
+
+
+def _tables() -> list[tuple[str, type[Struct]]]:
+    return [(field.name, field.type) for field in msgspec.structs.fields(ProjectConfig)
+            if isinstance(field.type, type) and issubclass(field.type, Struct)]
+
+
+def _wrong_value(message: str, text: str, path: Path) -> ProjectError:
+    """msgspec's sentence ends with the place: "Expected `int`, got `str` - at `$.search.iterations`"."""
+    what, _, place = message.partition(" - at `$")
+    names = tuple(re.findall(r"\w+", place.partition("[")[0]))
+    name = ".".join(names)
+    missing = re.search(r"missing required field `(\w+)`", what)
+    if missing:
+        full = ".".join((*names, missing[1]))
+        return ProjectError(f"`{full}` is missing", where=_where(path, text, names), cure=f"add `{missing[1]} = ...`"
+                            + (f" below [{name}]" if name else ""))
+    return ProjectError(f"`{name}`: {what[:1].lower()}{what[1:]}", where=_where(path, text, names),
+                        cure="correct that value")
+
+
+def _where(path: Path, text: str, names: tuple[str, ...]) -> str:
+    """`FILE:LINE` of a key, of its table where the key stands in an inline one, or only the file."""
+    table: tuple[str, ...] = ()
+    best: tuple[int, int] = (0, 0)
+    for number, line in enumerate(text.splitlines(), 1):
+        header = re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line)
+        key = re.match(r"\s*([\w.\"'-]+(?:\s*\.\s*[\w\"'-]+)*)\s*=", line)
+        if header:
+            table = _names(header[1])
+            here = table
+        elif key:
+            here = (*table, *_names(key[1]))
+        else:
+            continue
+        depth = min(len(here), len(names))
+        if here[:depth] == names[:depth] and depth > best[0]:
+            best = (depth, number)
+    return f"{path}:{best[1]}" if best[1] else str(path)
+
+
+def _names(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in dotted.split("."))
+
+
+_COMMENTS = {
+    "model": "Where the model comes from.",
+    "model.source": "`hf:ORG/NAME`, a local transformers folder, `FILE.py`, or `package.module:callable`",
+    "model.weights": "empty: the source's own; `random`; or a safetensors file or state dict",
+    "model.dtype": "empty: as the source has it; or `float32`, `bfloat16`, `float16`",
+    "model.attention": "transformers' attn_implementation; `eager` lets capture see inside attention",
+    "model.model_class": "transformers class; empty: from the model's configuration",
+    "model.arguments": "keyword arguments of a factory",
+    "inputs": "What the model is given.",
+    "inputs.spec": "`text:FILE`, `text:=words`, `image:FILE`, `audio:FILE`, `FILE.safetensors`, `FILE.npz`, "
+                   "`FILE.py:function`; empty: the source's own",
+    "device": "Where kernels are judged.",
+    "device.target": "`auto`, `cuda`, `cuda:N`, or `host` (an interpreter on the CPU: checks are real, times are modelled)",
+    "provider": "Who writes the kernels.",
+    "provider.name": "`builtin`, `anthropic`, `openai`, `command`, `exchange`, `replay`",
+    "provider.llm": "which language model; empty: the provider's default",
+    "search": "How the search goes.",
+    "search.policy": "`uct`, ...",
+    "search.iterations": "candidates per operator",
+    "search.operators": "patterns such as `*softmax*`, or variant keys; empty: all, most recoverable time first",
+    "search.seed": "set it to repeat a run; left out: an unpredictable one, recorded in the journal",
+    "search.jobs": "candidates proposed and built at the same time",
+    "search.tune_points": "most settings tried of one kernel file",
+    "budget": "When to stop. 0: no limit.",
+    "capture": "What capture keeps.",
+    "capture.samples": "most distinct calls kept of one operator variant",
+    "capture.byte_cap": "most bytes of tensors kept, weights aside",
+}
+
+
+def render(config: ProjectConfig) -> str:
+    """The text of a new project.toml: every key with its value and what it means."""
+    lines = ["# A forge-tui project. Yours to edit: it is never rewritten.", f"format = {config.format}"]
+    for name, _ in _tables():
+        lines += ["", f"# {_COMMENTS[name]}", f"[{name}]"]
+        for key, value in msgspec.to_builtins(getattr(config, name)).items():
+            comment = _COMMENTS.get(f"{name}.{key}")
+            if comment:
+                lines.append(f"# {key}: {comment}")
+            lines.append(f"# {key} = 0" if value is None else _assignment(key, value))
+    return "\n".join(lines) + "\n"
+
+
+def _assignment(key: str, value: Any) -> str:
+    if isinstance(value, dict):  # inline, so that the keys after it stay in their table
+        inner = ", ".join(_assignment(name, item) for name, item in value.items())
+        return f"{tomli_w.dumps({key: 0}).split(' = ')[0]} = {{ {inner} }}" if inner else f"{key} = {{}}"
+    return tomli_w.dumps({key: list(value) if isinstance(value, tuple) else value}).strip()
