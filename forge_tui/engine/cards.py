@@ -34,6 +34,18 @@ class Statistics(Struct, frozen=True):
     """Fraction of elements at the most negative of a few repeated extreme values (attention masks of about -3.4e38)."""
 
 
+class CallForm(Struct, frozen=True):
+    """One way the model spells a variant's call, exactly as it was made: what a package recognizes without any binding."""
+
+    function: str
+    """Path of the function torch's override protocol reports: `torch.nn.functional.softmax`, `torch.Tensor.add_`."""
+    positional: tuple[Value, ...]
+    keywords: dict[str, Value]
+    """In the order given."""
+    names: tuple[str, ...]
+    """Kernel-file name of each tensor among the arguments, positional ones first, depth first: `input`, `tensors[0]`."""
+
+
 class Variant(Struct, frozen=True):
     """One operator with one set of dtypes, shapes, strides, alignments and other arguments."""
 
@@ -56,6 +68,8 @@ class Variant(Struct, frozen=True):
     """File names under `captures/`; each holds every tensor input of one call."""
     modules: tuple[str, ...]
     """Qualified names of the modules that make this call; the model itself is the empty string."""
+    forms: tuple[CallForm, ...] = ()
+    """Every distinct spelling met."""
     offered: bool = True
     """Whether a kernel may replace it."""
     reason: str = ""
