@@ -48,3 +48,11 @@ class ProjectLocked(ForgeError):
     """Another run holds the project."""
 
     exit_code = 6
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGTERM or SIGHUP, raised where Ctrl-C would be, so that one clean-up serves all three. Exit code 128 + signal."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(signal)
+        self.signal = signal
