@@ -1,0 +1,57 @@
+"""Operators: canonical names, binding, descriptions, references, formulas and independent dimensions.
+
+`canonical` and `bind` say what a call is; `describe` records it; `materialize` and `Operator.call` run it again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from forge_tui.engine.operators.binding import BindError, bind, parameters, positional_names, writes_input
+from forge_tui.engine.operators.fitness import unfit
+from forge_tui.engine.operators.formulas import bytes_moved, operations
+from forge_tui.engine.operators.independence import IndependentDim, independent_dims
+from forge_tui.engine.operators.names import canonical, is_attribute
+from forge_tui.engine.operators.values import describe, flatten_outputs, materialize, named_tensors, tensor_spec
+from forge_tui.errors import ProjectError
+
+__all__ = ["BindError", "IndependentDim", "Operator", "bind", "bytes_moved", "canonical", "describe", "flatten_outputs",
+           "independent_dims", "is_attribute", "lookup", "materialize", "named_tensors", "operations",
+           "parameters", "tensor_spec", "unfit", "writes_input"]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A torch operator under its canonical name."""
+
+    name: str
+    function: Callable[..., Any]
+
+    def call(self, arguments: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+        """Run it out of place on bound arguments (as `bind` and `materialize` give them); results flattened.
+
+        Whatever torch raises for these arguments passes through.
+        """
+        names = positional_names(self.name, arguments)
+        positional, keywords = [], dict(arguments)
+        for name, variadic in names:
+            value = keywords.pop(name)
+            positional.extend(value if variadic else [value])
+        return flatten_outputs(self.function(*positional, **keywords))
+
+
+@functools.cache
+def lookup(name: str) -> Operator:
+    """The operator of a canonical name. Raises ProjectError where this torch has none of that name."""
+    target: Any = torch
+    for part in name.split(".")[1:]:
+        target = getattr(target, part, None)
+    if not name.startswith("torch.") or not callable(target):
+        raise ProjectError(f"torch {torch.__version__} has no operator {name!r}", where=name,
+                           cure="use a canonical name such as torch.nn.functional.softmax or torch.add")
+    return Operator(name, target)

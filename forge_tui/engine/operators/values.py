@@ -1,0 +1,98 @@
+"""Between real arguments and their description: `describe` makes a `Call`, `materialize` turns one back into arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from forge_tui.specs import Call, Dtype, Items, Opaque, TensorSpec, Value
+
+CPU_ALIGN = 64
+"""torch's CPU allocator promises this much (c10 `gAlignment`). What an address happens to have beyond it is luck, and
+would split one variant into several between runs."""
+GPU_ALIGN = 256
+
+_FORMATS = {str(item): item for item in (torch.channels_last, torch.channels_last_3d, torch.contiguous_format,
+                                         torch.preserve_format)}
+
+
+def describe(operator: str, arguments: Mapping[str, Any], outputs: tuple[torch.Tensor, ...],
+             weight_name: Callable[[torch.Tensor], str | None] = lambda tensor: None,
+             aliases: Mapping[str, str] | None = None) -> Call:
+    """The `Call` of bound arguments. weight_name: qualified name of a tensor that is a parameter or buffer, else None."""
+    return Call(operator, {name: to_value(value, weight_name) for name, value in arguments.items()},
+                tuple(tensor_spec(tensor) for tensor in outputs), dict(aliases or {}))
+
+
+def tensor_spec(tensor: torch.Tensor, weight: str | None = None) -> TensorSpec:
+    return TensorSpec(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(tensor.stride()),
+                      alignment(tensor), weight)
+
+
+def alignment(tensor: torch.Tensor) -> int:
+    """Largest power of two that divides the first element's address, at most what the device's allocator promises."""
+    limit = CPU_ALIGN if tensor.device.type == "cpu" else GPU_ALIGN
+    address = 0 if tensor.device.type == "meta" else tensor.data_ptr()
+    return min(limit, address & -address) if address and tensor.numel() else limit
+
+
+def to_value(value: Any, weight_name: Callable[[torch.Tensor], str | None] = lambda tensor: None) -> Value:
+    """One argument as a record. What no kernel can use becomes `Opaque`."""
+    if isinstance(value, torch.Tensor):
+        return tensor_spec(value, weight_name(value)) if value.layout == torch.strided else Opaque(f"{value.layout} tensor")
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, torch.dtype):
+        return Dtype(str(value).removeprefix("torch."))
+    if isinstance(value, torch.memory_format):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return Items(tuple(to_value(item, weight_name) for item in value))
+    return Opaque(repr(value))
+
+
+def materialize(call: Call, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Real arguments of a call. tensors: by kernel-file name (`input`, `tensors[0]`). Raises KeyError, ValueError."""
+    return {name: _real(name, value, tensors) for name, value in call.arguments.items()}
+
+
+def _real(name: str, value: Value, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if isinstance(value, TensorSpec):
+        return tensors[name]
+    if isinstance(value, Items):
+        return tuple(_real(f"{name}[{index}]", item, tensors) for index, item in enumerate(value.items))
+    if isinstance(value, Dtype):
+        return getattr(torch, value.name)
+    if isinstance(value, Opaque):
+        raise ValueError(f"argument {name!r} was {value.text}, which cannot be given again")
+    return _FORMATS.get(value, value) if isinstance(value, str) else value
+
+
+def flatten_outputs(result: Any) -> tuple[torch.Tensor, ...]:
+    """Tensors of a result in order: one tensor, tuples, named tuples, lists; anything else is left out."""
+    if isinstance(result, torch.Tensor):
+        return (result,)
+    if isinstance(result, (list, tuple)):
+        return tuple(tensor for item in result for tensor in flatten_outputs(item))
+    return ()
+
+
+def named_tensors(arguments: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors among bound arguments, as kernel files name them; the real twin of `Call.tensors()`."""
+    for name, value in arguments.items():
+        yield from _named(name, value)
+
+
+def _named(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        if value.layout == torch.strided:
+            yield name, value
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _named(f"{name}[{index}]", item)
