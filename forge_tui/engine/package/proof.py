@@ -1,0 +1,75 @@
+"""The model with its package's kernels inside, compared with the model as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from msgspec import Struct
+
+from forge_tui.engine.inputs import make_inputs
+from forge_tui.engine.package.compare import relative_error, tensors_of
+from forge_tui.engine.package.runtime import Backend, Package
+from forge_tui.engine.sources import load_model
+from forge_tui.store.paths import ProjectPaths
+from forge_tui.store.project import ProjectConfig
+
+
+class Agreement(Struct, frozen=True):
+    """How the forged model compares with eager on the project's inputs."""
+
+    relative_error: float
+    """Largest over the floating-point outputs: norm of the difference over norm of eager's. inf where the pattern of
+    non-finite values differs."""
+    kernel_calls: int
+    fallback_calls: int
+    """Calls of captured functions for which the original ran."""
+    fallbacks: dict[str, dict[str, int]]
+    """By function and reason."""
+    outputs: int
+    """Tensors compared."""
+
+
+def run_in_model(paths: ProjectPaths, config: ProjectConfig, package: Path, target: Literal["host", "cuda"],
+                 progress: Callable[[str], None] = lambda _: None) -> Agreement:
+    """Run the project's model eager and with the package at `package` (its importable folder), and compare the outputs.
+
+    Errors of the model are the same ProjectErrors as at capture.
+    """
+    progress("loading the model")
+    loaded = load_model(config.model, paths.root)
+    inputs = make_inputs(config.inputs, loaded, paths.root)
+    backend: Backend | None = None
+    device = torch.device("cuda" if target == "cuda" else "cpu")
+    if target == "host":
+        from forge_tui.engine.package.host_backend import HostBackend
+
+        backend = HostBackend()
+    forged = Package(package, backend)
+    model = loaded.model.to(device)
+    worst, count = 0.0, 0
+    with torch.inference_mode():
+        for item in inputs:
+            arguments = _to(item.args, device), _to(item.kwargs, device)
+            progress(f"eager: {item.label}")
+            before = [tensor.clone() for tensor in tensors_of(model(*arguments[0], **arguments[1]))]
+            progress(f"forged: {item.label}")
+            with forged.optimized(model):
+                after = list(tensors_of(model(*arguments[0], **arguments[1])))
+            worst = max([worst, *(relative_error(new, old) for new, old in zip(after, before, strict=True))])
+            count += len(before)
+    report = forged.report()
+    return Agreement(worst, sum(kernel["calls"] for kernel in report["kernels"]),
+                     sum(sum(reasons.values()) for reasons in report["fallbacks"].values()), report["fallbacks"], count)
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: _to(item, device) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_to(item, device) for item in value)
+    return value

@@ -1,0 +1,254 @@
+"""The runtime of a package: routing, guards, fallback, counters, and a model that is exactly as before after `remove`."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import tomli_w
+import torch
+import torch.nn.functional as F
+
+from forge_tui.engine.cards import CallForm, variant_key
+from forge_tui.engine.package import runtime
+from forge_tui.engine.package.compare import relative_error
+from forge_tui.specs import Call, TensorSpec
+
+
+class DoublingBackend:
+    """Runs `out = 2 * input` for every entry: a result no original gives, so that a test sees which one ran."""
+
+    device_type = "cpu"
+
+    def prepare(self, entry: runtime.Entry, device: torch.device) -> Any:
+        def run(tensors: dict[str, torch.Tensor | None]) -> None:
+            torch.mul(tensors["input"], 2, out=tensors["out"])
+
+        return run
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(x) * self.scale
+
+
+SPEC = TensorSpec("float32", (4, 8), (8, 1), align=16)
+
+
+def write_package(folder: Path, forms: tuple[CallForm, ...] | None = None, aliases: dict[str, str] | None = None) -> Path:
+    call = Call("torch.nn.functional.relu", {"input": SPEC}, (SPEC,), aliases or {})
+    forms = forms or (CallForm("torch.nn.functional.relu", (SPEC,), {"inplace": False}, ("input",)),)
+    entry = {
+        "variant": variant_key(call), "kernel": "0" * 64, "call": call, "forms": forms,
+        "program": {"outputs": ["out"], "launches": [], "workspaces": []}, "images": {}, "evidence": {},
+    }
+    name = f"entries/{entry['variant']}.json"
+    data = msgspec.json.encode(entry)
+    (folder / "entries").mkdir(parents=True)
+    (folder / name).write_bytes(data)
+    manifest = {"format": 1, "entries": [entry["variant"]], "files": {name: hashlib.sha256(data).hexdigest()}}
+    (folder / "manifest.toml").write_text(tomli_w.dumps(manifest))
+    return folder
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> runtime.Package:
+    return runtime.Package(write_package(tmp_path / "p"), DoublingBackend())
+
+
+def aligned(*shape: int, offset: int = 0) -> torch.Tensor:
+    """Random values whose address is `offset` elements past a 64-byte boundary."""
+    size = int(torch.Size(shape).numel())
+    storage = torch.randn(size + 32)
+    start = (-(storage.data_ptr() // 4) % 16) + offset
+    return storage[start:start + size].view(shape)
+
+
+def test_the_captured_call_reaches_the_kernel_and_is_counted(package: runtime.Package) -> None:
+    model, x = Model(), aligned(4, 8)
+    with torch.no_grad():
+        assert torch.equal(package.apply(model)(x), 2 * x)
+    assert [kernel["calls"] for kernel in package.report()["kernels"]] == [1]
+    assert package.report()["fallbacks"] == {}
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    (lambda x: x[:3], "other shape, dtype, stride or argument"),
+    (lambda x: x.double(), "other shape, dtype, stride or argument"),
+    (lambda x: x.t().contiguous().t(), "other shape, dtype, stride or argument"),
+    (lambda x: aligned(4, 8, offset=1).copy_(x), "other alignment"),
+])
+def test_a_call_that_differs_runs_the_original(package: runtime.Package, change: Any, reason: str) -> None:
+    model, x = Model(), change(aligned(4, 8))
+    with torch.no_grad():
+        expected = model(x)
+        assert torch.equal(package.apply(model)(x), expected)
+    assert package.report()["fallbacks"] == {"torch.nn.functional.relu": {reason: 1}}
+
+
+def test_gradients_autocast_subclasses_and_vmap_run_the_original(package: runtime.Package) -> None:
+    model, x = package.apply(Model()), aligned(4, 8)
+    assert torch.equal(model(x.requires_grad_()), F.relu(x) * 1)
+    x = x.detach()
+    with torch.no_grad(), torch.autocast("cpu"):
+        assert torch.equal(model(x), F.relu(x))
+    with torch.no_grad():
+        assert torch.equal(model(x.as_subclass(Subclass)).as_subclass(torch.Tensor), F.relu(x))
+        batch = torch.stack([x, x])
+        assert torch.equal(torch.vmap(model)(batch), F.relu(batch))
+    reasons = package.report()["fallbacks"]["torch.nn.functional.relu"]
+    assert reasons["a gradient is wanted"] == 1
+    assert reasons["under autocast"] == 1
+    assert reasons["a tensor subclass"] == 1
+    assert sum(reasons.values()) == 4
+    assert [kernel["calls"] for kernel in package.report()["kernels"]] == [0]
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+def test_calls_outside_the_model_are_untouched(package: runtime.Package) -> None:
+    package.apply(Model())
+    x = aligned(4, 8)
+    with torch.no_grad():
+        assert torch.equal(F.relu(x), x.clamp(min=0))
+        assert torch.equal(Model()(x), x.clamp(min=0))
+    assert package.report()["fallbacks"] == {}
+
+
+def test_a_model_that_raises_leaves_nothing_behind(package: runtime.Package) -> None:
+    model = package.apply(Model())
+    with pytest.raises(RuntimeError), torch.no_grad():
+        model(torch.randn(4, 3))
+    assert torch.overrides._get_current_function_mode_stack() == []
+
+
+def test_remove_restores_exactly_and_apply_twice_is_once(package: runtime.Package) -> None:
+    model = Model()
+    before = {name: (dict(value) if isinstance(value, dict) else value) for name, value in vars(model).items()}
+    for _ in range(3):
+        package.apply(package.apply(model))
+        package.remove(model)
+        package.remove(model)
+    after = {name: (dict(value) if isinstance(value, dict) else value) for name, value in vars(model).items()}
+    assert before.keys() == after.keys()
+    assert all(before[name] is after[name] or before[name] == after[name] for name in before if name != "_parameters")
+    x = aligned(4, 8)
+    with torch.no_grad():
+        assert torch.equal(model(x), F.relu(x))
+
+
+def test_copies_and_saved_models_are_the_original_model(package: runtime.Package) -> None:
+    model, x = package.apply(Model()), aligned(4, 8)
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    loaded = torch.load(buffer, weights_only=False)
+    with torch.no_grad():
+        for other in (copy.deepcopy(model), loaded):
+            assert torch.equal(other(x), F.relu(x))
+        assert torch.equal(model(x), 2 * x)
+    assert model.state_dict().keys() == {"scale"}
+
+
+def test_two_packages_and_two_models_do_not_disturb_each_other(tmp_path: Path) -> None:
+    one = runtime.Package(write_package(tmp_path / "one"), DoublingBackend())
+    two = runtime.Package(write_package(tmp_path / "two"), DoublingBackend())
+    a, b, x = one.apply(Model()), two.apply(Model()), aligned(4, 8)
+    with torch.no_grad():
+        a(x), b(x), b(x)
+        two.apply(a)
+        a(x)
+        one.remove(a)
+        a(x)
+    assert [kernel["calls"] for kernel in one.report()["kernels"]] == [1]
+    assert [kernel["calls"] for kernel in two.report()["kernels"]] == [4]
+
+
+def test_the_with_form_ends_with_the_block(package: runtime.Package) -> None:
+    model, x = Model(), aligned(4, 8)
+    with torch.no_grad():
+        with package.optimized(model):
+            assert torch.equal(model(x), 2 * x)
+        assert torch.equal(model(x), F.relu(x))
+
+
+def test_an_in_place_spelling_writes_into_its_input(tmp_path: Path) -> None:
+    forms = (CallForm("torch.nn.functional.relu", (SPEC,), {"inplace": True}, ("input",)),)
+    package = runtime.Package(write_package(tmp_path / "p", forms, {"out": "input"}), DoublingBackend())
+
+    class InPlace(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.relu(x, inplace=True)
+
+    x = aligned(4, 8)
+    expected = 2 * x
+    with torch.no_grad():
+        result = package.apply(InPlace())(x)
+    assert result is x and torch.equal(x, expected)
+
+
+def test_a_changed_file_is_not_loaded(tmp_path: Path) -> None:
+    folder = write_package(tmp_path / "p")
+    entry = next((folder / "entries").iterdir())
+    record = json.loads(entry.read_text())
+    record["forms"] = []
+    entry.write_text(json.dumps(record))
+    with pytest.raises(runtime.PackageError, match="SHA-256"):
+        runtime.Package(folder, DoublingBackend())
+
+
+@pytest.mark.parametrize("manifest", [None, "format = 99\n", "format = ", "\0"])
+def test_what_is_no_package_is_said(tmp_path: Path, manifest: str | None) -> None:
+    if manifest is not None:
+        (tmp_path / "manifest.toml").write_text(manifest)
+    with pytest.raises(runtime.PackageError):
+        runtime.Package(tmp_path)
+
+
+def test_a_device_that_cannot_run_it_falls_back_and_says_so_once(tmp_path: Path) -> None:
+    class Refusing(DoublingBackend):
+        def prepare(self, entry: runtime.Entry, device: torch.device) -> Any:
+            raise runtime.PackageError("no image for sm_75")
+
+    package = runtime.Package(write_package(tmp_path / "p"), Refusing())
+    model, x = package.apply(Model()), aligned(4, 8)
+    with torch.no_grad(), pytest.warns(UserWarning, match="no image for sm_75") as warned:
+        assert torch.equal(model(x), F.relu(x))
+        assert torch.equal(model(x), F.relu(x))
+    assert len(warned) == 1
+    assert package.report()["fallbacks"] == {"torch.nn.functional.relu": {"no image for sm_75": 2}}
+
+
+def test_the_runtime_needs_torch_alone() -> None:
+    code = ("import sys, importlib.util as u; s = u.spec_from_file_location('_runtime', sys.argv[1]);"
+            "m = u.module_from_spec(s); s.loader.exec_module(m);"
+            "sys.exit(any(n.split('.')[0] in ('forge_tui', 'msgspec', 'tomli_w', 'textual') for n in sys.modules))")
+    assert subprocess.run([sys.executable, "-c", code, runtime.__file__], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("got", "expected", "error"), [
+    ([1.0, 2.0], [1.0, 2.0], 0.0),
+    ([0.0, 0.0], [3.0, 4.0], 1.0),
+    ([float("nan"), 1.0], [float("nan"), 1.0], 0.0),
+    ([float("nan"), 1.0], [1.0, 1.0], float("inf")),
+    ([1.0, 1.0], [float("inf"), 1.0], float("inf")),
+    ([float("-inf"), 1.0], [float("inf"), 1.0], float("inf")),
+    ([0.0, 0.0], [0.0, 0.0], 0.0),
+    ([1e-30, 0.0], [0.0, 0.0], float("inf")),
+])
+def test_relative_error(got: list[float], expected: list[float], error: float) -> None:
+    assert relative_error(torch.tensor(got), torch.tensor(expected)) == error
