@@ -8,8 +8,12 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from forge_tui import __version__
 from forge_tui.cuda.device import DeviceFacts
+from forge_tui.errors import ProjectError
 from forge_tui.specs import Call, Items, TensorSpec, Value
+from forge_tui.store.atomic import write_atomic
+from forge_tui.store.paths import ProjectPaths
 
 FORMAT = 1
 
@@ -133,3 +137,34 @@ def _anonymous(value: Value) -> Value:
     if isinstance(value, Items):
         return Items(tuple(_anonymous(item) for item in value.items))
     return value
+
+
+def save_operators(paths: ProjectPaths, operators: OperatorFile) -> None:
+    """Writes `operators.msgpack`. Raises MissingEnvironment."""
+    write_atomic(paths.operators, msgspec.msgpack.encode(operators))
+
+
+def load_operators(paths: ProjectPaths) -> OperatorFile | None:
+    """None where nothing was captured yet. Raises ProjectError for a damaged file or one of a newer format."""
+    try:
+        data = paths.operators.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ProjectError(f"cannot be read: {error.strerror}", where=str(paths.operators),
+                           cure="make it a file that you may read") from error
+    try:
+        version = msgspec.msgpack.decode(data, type=_FormatOnly).format
+        if version > FORMAT:
+            raise ProjectError(f"the cards have format {version}; forge-tui {__version__} reads formats up to {FORMAT}",
+                               where=str(paths.operators), cure="use a newer forge-tui: pip install --upgrade forge-tui")
+        return msgspec.msgpack.decode(data, type=OperatorFile)
+    except msgspec.DecodeError as error:
+        raise ProjectError(f"the cards are damaged: {error}", where=str(paths.operators),
+                           cure=f"capture again: forge-tui capture {paths.root}") from error
+
+
+class _FormatOnly(Struct, frozen=True):
+    """Read first: what follows may have fields that this version does not know."""
+
+    format: int
