@@ -2,6 +2,40 @@
 
 from __future__ import annotations
 
+from forge_tui.cuda.device import DeviceFacts
 from forge_tui.engine.providers.base import Ask, Cancelled, Exhausted, ParentKernel, Provider, Reply, ReplyPending, Tried
+from forge_tui.errors import ProjectError
+from forge_tui.store.paths import ProjectPaths
 
-__all__ = ["Ask", "Cancelled", "Exhausted", "ParentKernel", "Provider", "Reply", "ReplyPending", "Tried"]
+__all__ = ["NAMES", "Ask", "Cancelled", "Exhausted", "ParentKernel", "Provider", "Reply", "ReplyPending", "Tried",
+           "open_provider"]
+
+NAMES = ("builtin", "command", "exchange", "replay")
+PLANNED = ("anthropic", "openai")
+
+
+def open_provider(name: str, *, paths: ProjectPaths, device: DeviceFacts, llm: str = "", wait: bool = False) -> Provider:
+    """The provider called `name`: `builtin`, `exchange`, `command:PROGRAM ARGUMENTS`, `replay:PROJECT`.
+
+    llm: the model's name, where the provider serves several. Raises ProjectError naming the providers there are.
+    """
+    kind, _, argument = name.partition(":")
+    if kind == "builtin":
+        from forge_tui.engine.providers.builtin import BuiltinProvider
+
+        return BuiltinProvider(device)
+    if kind == "exchange":
+        from forge_tui.engine.providers.exchange import ExchangeProvider
+
+        return ExchangeProvider(paths, wait)
+    if kind == "command":
+        from forge_tui.engine.providers.command import CommandProvider
+
+        return CommandProvider(argument)
+    if kind == "replay":
+        from forge_tui.engine.providers.replay import ReplayProvider
+
+        return ReplayProvider(argument or paths.root)
+    message = f"provider `{kind}` is not in this version" if kind in PLANNED else f"there is no provider `{kind}`"
+    raise ProjectError(message, where="--provider",
+                       cure="use one of: builtin, exchange, 'command:PROGRAM ARGUMENTS', replay:PROJECT")

@@ -11,6 +11,7 @@ from msgspec import Struct
 from forge_tui.cuda.device import DeviceFacts
 from forge_tui.engine.cards import Variant
 from forge_tui.engine.judge.verdict import Verdict
+from forge_tui.engine.search.policy import Move
 
 
 class ParentKernel(Struct, frozen=True):
@@ -57,14 +58,14 @@ class Ask(Struct, frozen=True, kw_only=True):
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """What came back. Either `source` or `problem` is set."""
+    """What came back."""
 
     source: str | None
     """A kernel file, unchecked."""
     idea: str = ""
     """One line."""
     problem: str = ""
-    """What could not be used, exactly."""
+    """What could not be used, exactly; never empty without a source."""
     prompt: str = ""
     """As sent; empty where none was."""
     text: str = ""
@@ -92,13 +93,11 @@ class Provider(ABC):
     """Who writes kernels.
 
     Ownership: `Ask` and `Reply` are frozen and hold no open resources. Threads: `propose` is called from several
-    threads at once; `exhausted` from the run's thread only. Asking the same `Ask` twice (a run that was killed) must
+    threads at once; the other methods from the run's thread only. Asking the same `Ask` twice (a run that was killed) must
     be harmless. Keys never appear in a Reply, in an exception's text or in a log.
     """
 
     name: ClassVar[str]
-    derives: ClassVar[bool] = True
-    """Whether replies build on `Ask.parent`; where False the loop asks for children of the root only."""
     deadline_s: float = 600.0
     """Of one `propose`."""
 
@@ -113,6 +112,10 @@ class Provider(ABC):
     def exhausted(self, variant: Variant, turn: int) -> bool:
         """Whether there is nothing to offer at `turn` (see `Ask.turn`). Cheap; may not block."""
         return False
+
+    def fixed_move(self, variant: Variant, turn: int) -> Move | None:
+        """What the reply of `turn` will be, where the provider and not the policy decides it. Cheap; may not block."""
+        return None
 
     def close(self) -> None:
         """Release what is held; idempotent."""

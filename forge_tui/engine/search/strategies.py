@@ -37,7 +37,7 @@ STRATEGIES: tuple[Strategy, ...] = (
         "Few large blocks leave SMs idle at the end; many small ones pay for launch and reduction. Shared tiles need "
         "padding against bank conflicts."),
     Strategy(
-        "parallelism", "sm",
+        "split", "sm",
         "Fill the device: split long rows over several blocks with a second, tiny launch (or a workspace) to combine, "
         "give short rows to a warp or less each, use grid-stride loops sized from sm_count.",
         "Combining partial results must not depend on the order of blocks unless the result is exact. Atomics on floats "

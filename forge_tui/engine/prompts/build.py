@@ -1,0 +1,166 @@
+"""From an ask to the words a writer gets: rules and example first (never changing, cacheable), then the task."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from string import Template
+
+from msgspec import Struct
+
+from forge_tui.cuda.device import DeviceFacts
+from forge_tui.engine.cards import Statistics, Variant
+from forge_tui.engine.judge.verdict import Verdict
+from forge_tui.engine.providers.base import Ask, ParentKernel, Tried
+from forge_tui.engine.search.strategies import find_strategy
+from forge_tui.specs import Dtype, Items, Opaque, TensorSpec, Value
+
+VERSION = "v1"
+
+MAX_PARENT_CHARS = 48_000
+"""About 12,000 tokens: three times the longest hand-written kernel file known here."""
+
+MAX_TRIED = 24
+"""Lines of history: what is older repeats itself."""
+
+MAX_LOG_CHARS = 3_000
+
+
+class Prompt(Struct, frozen=True):
+    """What a model is sent."""
+
+    system: str
+    """The same for every ask of one version: providers may cache it."""
+    task: str
+
+    @property
+    def text(self) -> str:
+        """Both, for providers that know one text only."""
+        return f"{self.system}\n\n{self.task}"
+
+
+def build_prompt(ask: Ask) -> Prompt:
+    """The prompt for one ask. Holds no tensor values beyond the card's statistics and the worst element found."""
+    variant = ask.variant
+    modelled = " (modelled)" if ask.time_kind == "modelled" else ""
+    task = Template(_template("task.md")).substitute(
+        operator=variant.operator, calls=variant.calls, baseline=_baseline(ask), floor=f"{variant.floor_us:.4g} us{modelled}",
+        megabytes=f"{variant.bytes_moved / 1e6:.4g}", signature=_signature(variant), statistics=_statistics(variant),
+        device=_device(ask.device), task=_task(ask), hint=f"\nA person adds: {ask.hint}\n" if ask.hint else "",
+        parent=_parent(ask.parent, ask.origin), tried=_tried(ask.tried))
+    return Prompt(_template("system.md"), task.rstrip() + "\n")
+
+
+@cache
+def _template(name: str) -> str:
+    return (resources.files("forge_tui.engine.prompts") / VERSION / name).read_text(encoding="utf-8")
+
+
+def _baseline(ask: Ask) -> str:
+    if ask.time_kind == "modelled":
+        return "not timed on this machine (times below are modelled from instruction and memory counts):"
+    return f"{ask.variant.time_us:.4g} us"
+
+
+def _signature(variant: Variant) -> str:
+    lines = [f"- {name} = {_value(value)}" for name, value in variant.call.arguments.items()]
+    for name, spec in zip(variant.call.output_names(), variant.call.outputs, strict=True):
+        alias = variant.call.aliases.get(name)
+        lines.append(f"- result {name}: {_value(spec)}" + (f", the memory of `{alias}` itself" if alias else ""))
+    return "\n".join(lines)
+
+
+def _value(value: Value) -> str:
+    if isinstance(value, TensorSpec):
+        kind = "contiguous" if value.contiguous else f"strides {list(value.stride)}"
+        weight = ", a weight" if value.weight else ""
+        return f"{value.dtype} tensor of shape {list(value.shape)}, {kind}, aligned to {value.align} bytes{weight}"
+    if isinstance(value, Items):
+        return "[" + "; ".join(_value(item) for item in value.items) + "]"
+    if isinstance(value, Dtype):
+        return value.name
+    return value.text if isinstance(value, Opaque) else repr(value)
+
+
+def _statistics(variant: Variant) -> str:
+    if not variant.statistics:
+        return ""
+    return "Values seen:\n" + "\n".join(f"- {name}: {_figures(item)}" for name, item in variant.statistics.items())
+
+
+def _figures(item: Statistics) -> str:
+    parts = [f"{item.minimum:.4g} to {item.maximum:.4g}, mean {item.mean:.4g}, deviation {item.std:.4g}"]
+    if item.zeros:
+        parts.append(f"{item.zeros:.1%} zeros")
+    if item.nonfinite:
+        parts.append(f"{item.nonfinite:.1%} infinite or NaN")
+    if item.lowest:
+        parts.append(f"{item.lowest:.1%} at a mask value")
+    return ", ".join(parts)
+
+
+def _device(device: DeviceFacts) -> str:
+    return (f"{device.name}, compute capability {device.cc / 10:.1f}: {device.sm_count} SMs at {device.clock_mhz} MHz, "
+            f"{device.threads_per_sm} threads, {device.registers_per_sm} registers and {device.shared_per_sm // 1024} KiB "
+            f"shared memory each ({device.max_shared // 1024} KiB a block), L2 {device.l2_bytes >> 20} MiB, "
+            f"copy bandwidth {device.copy_bytes_per_s / 1e12:.3g} TB/s, an empty launch takes {device.launch_us:g} us.")
+
+
+def _task(ask: Ask) -> str:
+    if ask.origin == "repair":
+        return "Mend the kernel below: keep its idea, correct what failed."
+    strategy = find_strategy(ask.strategy)
+    lines = [f"Write a new kernel{', starting from the one below' if ask.parent else ''}. Strategy: {ask.strategy}."]
+    if strategy is not None:
+        lines += [strategy.plan, f"Pitfalls: {strategy.pitfalls}"]
+    return "\n".join(lines)
+
+
+def _parent(parent: ParentKernel | None, origin: str) -> str:
+    if parent is None:
+        return ""
+    source = parent.source
+    if len(source) > MAX_PARENT_CHARS:
+        source = source[:MAX_PARENT_CHARS] + "\n/* ... cut here ... */"
+    title = "The kernel to mend" if origin == "repair" else "The kernel to start from"
+    return f"\n# {title}\n\n{_verdict(parent.verdict)}\n\n```cuda\n{source.rstrip()}\n```\n"
+
+
+def _verdict(verdict: Verdict) -> str:
+    lines = [f"Verdict: {verdict.outcome}. {verdict.sentence}"]
+    if verdict.timing:
+        settings = ", ".join(f"{name}={value}" for name, value in verdict.settings.items())
+        lines.append(f"{verdict.timing.us:.4g} us ({verdict.timing.kind}) at its best setting {settings}".rstrip() + ".")
+    timed = sorted((point for point in verdict.points if point.us is not None), key=lambda point: point.us)
+    if len(timed) > 1:
+        lines.append("Settings: " + "; ".join(f"{_settings(point.settings)}: {point.us:.4g} us" for point in timed[:6]))
+    for kernel in (timed[0].kernels if timed else ()):
+        if kernel.registers is not None:
+            lines.append(f"`{kernel.name}`: {kernel.registers} registers, {kernel.spill_bytes or 0} bytes spilled.")
+    for count in verdict.counts:
+        lines.append(f"`{count.kernel}`: {count.blocks} blocks of {count.threads}, {count.warp_instructions} warp "
+                     f"instructions, {count.global_sectors} sectors for {count.global_bytes} bytes asked, "
+                     f"{count.shared_waves} shared passes for {count.shared_requests} requests, {count.barriers} barriers.")
+    if verdict.worst:
+        worst = verdict.worst
+        lines.append(f"Worst element: {worst.output}{list(worst.index)} is {worst.got:.9g}, expected {worst.expected:.9g}, "
+                     f"allowed difference {worst.allowed:.3g}.")
+    if verdict.line is not None:
+        lines.append(f"Line {verdict.line} of the file.")
+    if verdict.build_log and not verdict.verified:
+        lines.append(f"The compiler says:\n{verdict.build_log[:MAX_LOG_CHARS].rstrip()}")
+    return "\n".join(lines)
+
+
+def _settings(settings: dict[str, int]) -> str:
+    return " ".join(f"{name}={value}" for name, value in settings.items()) or "no tunables"
+
+
+def _tried(tried: tuple[Tried, ...]) -> str:
+    if not tried:
+        return ""
+    lines = []
+    for item in tried[:MAX_TRIED]:
+        took = f", {item.us:.4g} us" if item.us is not None else ""
+        lines.append(f"- {item.strategy}: {item.idea or 'no idea given'} -> {item.outcome}{took}. {item.sentence}".rstrip())
+    return "\n# Tried so far\n\n" + "\n".join(lines) + "\n\nDo not repeat these.\n"
