@@ -36,8 +36,6 @@ class RunStarted(Event, tag="run_started"):
     target: Literal["host", "cuda"]
     iterations: int
     """Per operator."""
-    operators: tuple[str, ...]
-    """Variant keys this run will work on, in order."""
 
 
 class Captured(Event, tag="captured"):
@@ -46,6 +44,13 @@ class Captured(Event, tag="captured"):
     variants: int
     offered: int
     forward_us: float
+
+
+class Selected(Event, tag="selected"):
+    """The operators this run works on are known."""
+
+    operators: tuple[str, ...]
+    """Variant keys, the most recoverable first."""
 
 
 class Proposed(Event, tag="proposed"):
@@ -78,6 +83,8 @@ class Replied(Event, tag="replied"):
     """None: unknown. 0.0: really free."""
     problem: str = ""
     """What could not be used."""
+    model: str = ""
+    """Who answered: a language model's name, a builtin kernel's."""
     seconds: float = 0.0
 
 
@@ -144,8 +151,8 @@ class RunEnded(Event, tag="run_ended"):
     exit_code: int
 
 
-AnyEvent = (RunStarted | Captured | Proposed | Replied | Judged | Confirmed | OperatorDone | Packaged | InModel | Note
-            | RunEnded)
+AnyEvent = (RunStarted | Captured | Selected | Proposed | Replied | Judged | Confirmed | OperatorDone | Packaged | InModel
+            | Note | RunEnded)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyEvent)

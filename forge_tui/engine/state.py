@@ -61,6 +61,8 @@ class RunState:
     ended: events.RunEnded | None = None
     """The latest run's end; None while it goes on, or when it was killed."""
     captured: events.Captured | None = None
+    selected: tuple[str, ...] = ()
+    """Variant keys the latest run works on."""
     packaged: events.Packaged | None = None
     in_model: events.InModel | None = None
     notes: collections.deque[events.Note] = field(default_factory=lambda: collections.deque(maxlen=KEPT_NOTES))
@@ -69,6 +71,8 @@ class RunState:
     last_event_at: float | None = None
     cost_known: float = 0.0
     """Dollars of the replies whose price is known."""
+    paid: int = 0
+    """Replies that cost something known."""
     unpriced: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
@@ -91,6 +95,11 @@ class RunState:
     def cost_usd(self) -> float | None:
         """None when any reply's price is unknown."""
         return None if self.unpriced else self.cost_known
+
+    @property
+    def mean_cost_usd(self) -> float:
+        """Of the replies that cost something: what the next one is expected to cost. 0 before the first."""
+        return self.cost_known / self.paid if self.paid else 0.0
 
     @property
     def tokens(self) -> int:
@@ -127,12 +136,15 @@ class RunState:
         self.runs += 1
         self.run, self.ended = event, None
         self.activity = "starting"
-        for variant in event.operators:
-            self.operator(variant)
 
     def _captured(self, event: events.Captured) -> None:
         self.captured = event
         self.activity = ""
+
+    def _selected(self, event: events.Selected) -> None:
+        self.selected = event.operators
+        for variant in event.operators:
+            self.operator(variant)
 
     def _proposed(self, event: events.Proposed) -> None:
         operator = self.operator(event.variant)
@@ -153,6 +165,7 @@ class RunState:
             operator.unpriced += 1
         else:
             self.cost_known += event.cost_usd
+            self.paid += event.cost_usd > 0
             operator.cost_usd += event.cost_usd
         if event.kernel is None:
             operator.tried += 1
@@ -203,6 +216,7 @@ class RunState:
 _HANDLERS = {
     events.RunStarted: RunState._run_started,
     events.Captured: RunState._captured,
+    events.Selected: RunState._selected,
     events.Proposed: RunState._proposed,
     events.Replied: RunState._replied,
     events.Judged: RunState._judged,

@@ -124,6 +124,7 @@ class Tree:
         node = self.nodes[event.node]
         was_settled = node.settled
         node.replied = event
+        node.model = event.model or node.model
         if event.kernel is not None:
             self.by_kernel.setdefault(event.kernel, node)
         self._settle(node, was_settled)
