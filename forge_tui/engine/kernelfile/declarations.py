@@ -1,0 +1,422 @@
+"""What a C++ file declares, as far as refusals need it: kernels with their parameters, and variables that can be written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+from forge_tui.engine.kernelfile.tokens import Directive, Token
+
+Scope = Literal["namespace", "class", "function", "braces"]
+
+_ATTRIBUTES = {"__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__block_size__", "__align__", "alignas",
+               "__attribute__", "__declspec", "decltype", "noexcept", "asm", "__asm__"}
+"""Names whose parentheses belong to them and begin no parameter list."""
+_NOT_VARIABLES = {"using", "typedef", "static_assert", "friend", "namespace", "concept", "public", "private", "protected"}
+_SPECIFIERS = {"static", "thread_local", "__device__", "__constant__", "__managed__", "extern"}
+"""What makes a variable inside a function outlive the call."""
+_END = Token("punct", "{}", 0)
+"""Stands for a braced group that was read and left behind."""
+
+
+class Kernel(NamedTuple):
+    """One `__global__` function."""
+
+    name: str
+    line: int
+    extern_c: bool
+    parameters: tuple[tuple[Token, ...], ...] | None
+    """One token list each; None where macros or directives stand among them, so that their number is not known."""
+    defined: bool
+
+
+class Variable(NamedTuple):
+    """A variable that lives longer than a launch and is not constant."""
+
+    name: str
+    line: int
+    place: Literal["namespace", "class", "function"]
+
+
+class Problem(NamedTuple):
+    """Code that cannot be read."""
+
+    line: int
+    message: str
+    cure: str
+
+
+@dataclass
+class Declarations:
+    """What was found, in file order."""
+
+    kernels: list[Kernel] = field(default_factory=list)
+    writable: list[Variable] = field(default_factory=list)
+    file_asm: list[int] = field(default_factory=list)
+    """Lines of `asm` outside functions."""
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True)
+class _State:
+    """Where the reader is; immutable, so that a conditional can be read again from its start for every branch."""
+
+    scopes: tuple[tuple[Scope, bool, tuple[Token, ...]], ...] = ()
+    """Open braces: kind, whether linkage is C, and the statement that goes on after the brace closes."""
+    head: tuple[Token, ...] = ()
+    depth: int = 0
+    """Open parentheses and brackets of `head`."""
+
+    @property
+    def scope(self) -> Scope:
+        return self.scopes[-1][0] if self.scopes else "namespace"
+
+    @property
+    def extern_c(self) -> bool:
+        return bool(self.scopes) and self.scopes[-1][1]
+
+
+def read_declarations(items: list[Token | Directive]) -> Declarations:
+    """Read the tokens of a file. Never raises: what cannot be read is the `problem`."""
+    return _Reader(items).run()
+
+
+class _Reader:
+    """One pass over the tokens; both branches of every conditional are read, the first one's state goes on."""
+
+    def __init__(self, items: list[Token | Directive]) -> None:
+        self.items = items
+        self.out = Declarations()
+        self.head: list[Token] = []
+        self.state = _State()
+        self.conditionals: list[tuple[_State, _State | None]] = []
+        self.macros = {item.tokens[0].text for item in items
+                       if isinstance(item, Directive) and item.name == "define" and item.tokens}
+
+    def run(self) -> Declarations:
+        last = 1
+        for item in self.items:
+            last = item.line
+            if isinstance(item, Directive):
+                self.conditional(item)
+            else:
+                self.token(item)
+            if self.out.problem is not None:
+                return self.out
+        if self.state.scopes:
+            self.fail(last, "a { is never closed", "close it")
+        elif self.head:
+            self.fail(self.head[0].line, "the file ends inside a statement", "end it with ;")
+        return self.out
+
+    def fail(self, line: int, message: str, cure: str) -> None:
+        self.out.problem = self.out.problem or Problem(line, message, cure)
+
+    def conditional(self, directive: Directive) -> None:
+        if directive.name in ("if", "ifdef", "ifndef"):
+            self.conditionals.append((self.saved(), None))
+        elif directive.name in ("else", "elif", "elifdef", "elifndef") and self.conditionals:
+            start, first = self.conditionals[-1]
+            self.conditionals[-1] = (start, first or self.saved())
+            self.restore(start)
+        elif directive.name == "endif" and self.conditionals:
+            _, first = self.conditionals.pop()
+            if first is not None:
+                self.restore(first)
+        elif directive.name in ("else", "elif", "endif"):
+            self.fail(directive.line, f"#{directive.name} without #if", "add the #if or remove it")
+
+    def saved(self) -> _State:
+        return replace(self.state, head=tuple(self.head))
+
+    def restore(self, state: _State) -> None:
+        self.head = list(state.head)
+        self.state = replace(state, head=())
+
+    def token(self, token: Token) -> None:
+        text = token.text if token.kind == "punct" else ""
+        if text in ("(", "["):
+            self.state = replace(self.state, depth=self.state.depth + 1)
+        elif text in (")", "]"):
+            if self.state.depth == 0:
+                return self.fail(token.line, f"a {text} closes nothing", "remove it or open it")
+            self.state = replace(self.state, depth=self.state.depth - 1)
+        elif text == "{":
+            return self.open(token)
+        elif text == "}":
+            return self.close(token)
+        elif text == ";" and self.state.depth == 0:
+            self.statement()
+            self.head = []
+            return None
+        elif text == ":" and self.state.scope == "class" and len(self.head) == 1:
+            self.head = []                                  # `public:`
+            return None
+        self.head.append(token)
+        return None
+
+    def open(self, token: Token) -> None:
+        if len(self.state.scopes) > 200:
+            return self.fail(token.line, "braces are nested more than 200 deep", "simplify the code")
+        kind, extern_c = self.kind_of_brace()
+        if kind == "function" and self.state.scope in ("namespace", "class"):
+            self.function(defined=True)
+        elif kind == "function":
+            self.statement()                                # `if (...) {`, `static int x {`
+        keep = tuple(self.head) if kind in ("class", "braces") else ()
+        depth = self.state.depth
+        self.state = _State((*self.state.scopes, (kind, extern_c, (*keep, *_marks(depth)))))
+        self.head = []
+        return None
+
+    def close(self, token: Token) -> None:
+        if not self.state.scopes or self.state.depth:
+            return self.fail(token.line, "a } closes nothing", "remove it or open it")
+        if self.head and self.state.scope in ("namespace", "class"):
+            return self.fail(self.head[0].line, "a statement is not ended before }", "end it with ;")
+        kind, _, kept = self.state.scopes[-1]
+        depth = sum(token is _DEPTH for token in kept)
+        head = [token for token in kept if token is not _DEPTH]
+        if kind in ("class", "braces"):
+            head.append(_END._replace(line=token.line))
+        self.state = _State(self.state.scopes[:-1], depth=depth)
+        self.head = head
+        return None
+
+    def kind_of_brace(self) -> tuple[Scope, bool]:
+        head = _core(self.head)
+        texts = [token.text for token in head]
+        if not self.head and self.state.scope in ("namespace", "class"):
+            return "function", False                        # the body after a constructor's `: member{value}`
+        if self.state.depth or self.state.scope == "braces":
+            # A lambda's body or a braced list inside parentheses: function-like inside, the statement goes on after it.
+            return "braces", False
+        if self.state.scope == "function":
+            if texts[:1] and texts[0] in ("struct", "class", "union"):
+                return "class", False
+            return ("braces", False) if "=" in texts or texts[:1] == ["return"] else ("function", False)
+        if "namespace" in texts[:2]:
+            return "namespace", self.state.extern_c
+        if texts[:1] == ["extern"] and len(head) == 2 and head[1].kind == "string":
+            return "namespace", head[1].text == '"C"'
+        if texts[:1] == ["enum"] or "enum" in texts[:2]:
+            return "braces", False
+        if any(text in ("struct", "class", "union") for text in texts) and _parameters_at(head) is None and "=" not in texts:
+            return "class", False
+        if _is_function(head):
+            return "function", False
+        return "braces", False
+
+    def statement(self) -> None:
+        """A statement ended (or a block of a function begins): is it a variable that stays?"""
+        scope = self.state.scope
+        if scope in ("function", "braces"):
+            for index, token in enumerate(self.head):
+                if token.text in _SPECIFIERS and token.kind == "name":
+                    self.variable(self.head[index:], "function")
+                    return
+        elif scope == "class":
+            texts = {token.text for token in self.head}
+            if "static" in texts or "__device__" in texts and not _is_function(_core(self.head)):
+                if not _is_function(_core(self.head)):
+                    self.variable(self.head, "class")
+        elif scope == "namespace" and self.head:
+            self.at_namespace_scope()
+
+    def at_namespace_scope(self) -> None:
+        core = _core(self.head)
+        if not core or core[0].text in _NOT_VARIABLES:
+            return
+        if core[0].text in ("asm", "__asm__", "__asm"):
+            self.out.file_asm.append(core[0].line)
+            return
+        if core[0].text == "template" or any(token.text == "__global__" for token in self.head):
+            if any(token.text == "__global__" for token in self.head):
+                self.function(defined=False)
+            return                                          # an explicit instantiation
+        if _is_function(core):
+            return
+        if any(token.text in ("struct", "class", "union", "enum") for token in core):
+            ends = [index for index, token in enumerate(core) if token.text == "{}"]
+            declarators = core[ends[0] + 1:] if ends else core[2:]
+            if not declarators:
+                return                                      # a type, defined or announced
+        self.variable(self.head, "namespace")
+
+    def variable(self, head: list[Token], place: Literal["namespace", "class", "function"]) -> None:
+        core = _core(head)
+        if not core or _is_constant(head, core) or (place == "function" and _is_function(core)):
+            return
+        name = _declared_name(core)
+        self.out.writable.append(Variable(name.text, name.line, place))
+
+    def function(self, defined: bool) -> None:
+        if not any(token.text == "__global__" and token.kind == "name" for token in self.head):
+            return
+        core = _core(self.head)
+        at = _last_group(core)
+        if at is None or at == 0 or core[at - 1].kind != "name":
+            return
+        texts = [token.text for token in core[:at]]
+        linkage = self.state.extern_c or any(pair == ("extern", '"C"') for pair in zip(texts, texts[1:], strict=False))
+        name = core[at - 1]
+        self.out.kernels.append(Kernel(name.text, name.line, linkage, self.parameters(core, at), defined))
+
+    def parameters(self, core: list[Token], at: int) -> tuple[tuple[Token, ...], ...] | None:
+        inside = list(_group(core, at))
+        if any(token.text in self.macros or token.text == "{}" for token in inside):
+            return None
+        parts: list[list[Token]] = [[]]
+        depth = 0
+        for token in inside:
+            depth += {"(": 1, "[": 1, "<": 1, ")": -1, "]": -1, ">": -1}.get(token.text, 0)
+            if token.text == "," and depth == 0:
+                parts.append([])
+            else:
+                parts[-1].append(token)
+        if len(parts) == 1 and [token.text for token in parts[0]] in ([], ["void"]):
+            return ()
+        return tuple(tuple(part) for part in parts)
+
+
+_DEPTH = Token("punct", "(", -1)
+"""Marks an open parenthesis that was left behind when a brace opened inside it."""
+
+
+def _marks(depth: int) -> tuple[Token, ...]:
+    return (_DEPTH,) * depth
+
+
+def _core(head: list[Token]) -> list[Token]:
+    """A statement without attributes and without its `template <...>`."""
+    out: list[Token] = []
+    index = 0
+    while index < len(head):
+        token = head[index]
+        following = head[index + 1].text if index + 1 < len(head) else ""
+        if token.text == "[" and following == "[":
+            index = _after(head, index)
+        elif token.kind == "name" and token.text in _ATTRIBUTES - {"asm", "__asm__"} and following == "(":
+            index = _after(head, index + 1)
+        elif token.text == "template" and following == "<":
+            index = _after_angles(head, index + 1)
+        elif token.text in ("__extension__", "inline", "__inline__", "__forceinline__", "__noinline__", "constinit"):
+            index += 1
+        else:
+            out.append(token)
+            index += 1
+    return out
+
+
+def _after(tokens: list[Token], index: int) -> int:
+    """Past the group that opens at `index`."""
+    depth = 0
+    while index < len(tokens):
+        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(tokens[index].text, 0)
+        index += 1
+        if depth == 0:
+            break
+    return index
+
+
+def _after_angles(tokens: list[Token], index: int) -> int:
+    depth = 0
+    while index < len(tokens):
+        if tokens[index].text in ("(", "["):
+            index = _after(tokens, index)
+            continue
+        depth += {"<": 1, ">": -1}.get(tokens[index].text, 0)
+        index += 1
+        if depth == 0:
+            break
+    return index
+
+
+def _group(tokens: list[Token], at: int) -> Iterator[Token]:
+    """The tokens inside the parentheses that open at `at`."""
+    end = _after(tokens, at)
+    yield from tokens[at + 1:end - 1]
+
+
+def _last_group(core: list[Token]) -> int | None:
+    """Where the last parentheses of a kernel's head open: its parameters, whatever macros with arguments come before."""
+    last = None
+    index = 0
+    while index < len(core):
+        if core[index].text == "(":
+            last = index
+        index = _after(core, index) if core[index].text in ("(", "[") else index + 1
+    return last
+
+
+def _parameters_at(core: list[Token]) -> int | None:
+    """Where a parameter list opens: the first parenthesis after a name, before any initializer."""
+    index = 0
+    while index < len(core):
+        token = core[index]
+        if token.text == "operator":
+            return next((i for i in range(index + 2, len(core)) if core[i].text == "("), None)
+        if token.text in ("=", "{}") and token.kind == "punct":
+            return None
+        if token.text == "(":
+            return index if index and core[index - 1].kind == "name" and core[index - 1].text not in _ATTRIBUTES else None
+        if token.text == "[":
+            return None
+        if token.text == "<" and index and core[index - 1].kind == "name":
+            index = _after_angles(core, index)
+            continue
+        index += 1
+    return None
+
+
+def _is_function(core: list[Token]) -> bool:
+    """A function's head rather than a variable with an initializer in parentheses."""
+    at = _parameters_at(core)
+    if at is None:
+        return False
+    inside = list(_group(core, at))
+    if inside and (inside[0].kind in ("number", "string", "char") or inside[0].text in ("-", "+", "{}", "true", "false")):
+        return False
+    return at >= 1
+
+
+def _is_constant(head: list[Token], core: list[Token]) -> bool:
+    """Whether a declaration can never be written: shared memory (gone after the block), constexpr, or const throughout."""
+    texts = [token.text for token in head]
+    if "__shared__" in texts or "constexpr" in texts:
+        return True
+    if "__managed__" in texts or "thread_local" in texts:
+        return False
+    const, needed, index = False, True, 0
+    while index < len(core):
+        text = core[index].text
+        if text in ("=", "[", "{}", "("):
+            break
+        if text == "<" and index and core[index - 1].kind == "name":
+            index = _after_angles(core, index)
+            continue
+        if text == "const":
+            const, needed = True, False
+        elif text == "*":
+            needed = True                                   # a pointer: const must come again, after the star
+        index += 1
+    later_pointers = any(core[i].text == "," and core[i + 1].text == "*" and core[i + 2].text != "const"
+                         for i in range(index, len(core) - 2))
+    return const and not needed and not later_pointers
+
+
+def _declared_name(core: list[Token]) -> Token:
+    """The declared name: the last one before an initializer, bounds or the end."""
+    name = core[0]
+    index = 0
+    while index < len(core):
+        if core[index].text in ("=", "[", "(", "{}", ",") and name is not core[0]:
+            break
+        if core[index].text == "<" and index and core[index - 1].kind == "name":
+            index = _after_angles(core, index)
+            continue
+        if core[index].kind == "name":
+            name = core[index]
+        index += 1
+    return name
