@@ -1,0 +1,215 @@
+"""What this machine has and lacks for Forge: every finding with a status and, where something is missing, the fix."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from forge_tui import __version__
+
+Status = Literal[
+    "ok",
+    "note",     # something that is not there and is not needed for everything
+    "missing",  # nothing can be judged without it
+]
+
+FREE_BYTES = 2 * 1024 ** 3
+"""Below this a project is in danger: captures have a cap of 256 MiB by default, a CUDA image cache one of 512 MiB, and a
+package, a journal and the provider's texts need room too."""
+
+KEYS = {"ANTHROPIC_API_KEY": "provider anthropic", "OPENAI_API_KEY": "provider openai"}
+
+
+class Finding(Struct, frozen=True):
+    """One line of the report."""
+
+    name: str
+    status: Status
+    found: str
+    """What is there; never the value of a key."""
+    fix: str = ""
+    """Empty when `ok`."""
+
+
+class Diagnosis(Struct, frozen=True):
+    """What `doctor --json` prints."""
+
+    schema_version: int
+    version: str
+    """Of Forge."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def usable(self) -> bool:
+        return all(finding.status != "missing" for finding in self.findings)
+
+
+def diagnose(folder: Path) -> Diagnosis:
+    """Looks at this machine; `folder` is where projects would be made. Takes a second or two: it imports torch."""
+    return Diagnosis(1, __version__, (
+        *_device(), *_compiler(), *_packages(), *_keys(), _disk(folder), _terminal(),
+    ))
+
+
+def render(diagnosis: Diagnosis) -> str:
+    """The report for people. The words carry the status, so that it reads without colours."""
+    width = max(len(finding.name) for finding in diagnosis.findings)
+    lines = [f"forge-tui {diagnosis.version}"]
+    for finding in diagnosis.findings:
+        lines.append(f"{finding.status:<8}{finding.name:<{width}}  {finding.found}")
+        if finding.fix:
+            lines.append(f"{'':<{8 + width}}  fix: {finding.fix}")
+    return "\n".join(lines)
+
+
+def _device() -> list[Finding]:
+    driver = _nvidia_smi()
+    findings = [Finding("driver", "ok", f"NVIDIA driver {driver}") if driver else
+                Finding("driver", "note", "no NVIDIA driver",
+                        "none needed on `host`, where checks are real and times are modelled; to time kernels, run on a "
+                        "machine with an NVIDIA GPU")]
+    names = _gpu_names()
+    if names:
+        findings += [Finding(f"cuda:{index}", "ok", name) for index, name in enumerate(names)]
+    elif driver:
+        findings.append(Finding("device", "note", "torch sees no GPU though the driver does", "install a CUDA build of torch "
+                                "that this driver supports, and look at CUDA_VISIBLE_DEVICES"))
+    findings.append(Finding("host", "ok", f"{os.cpu_count()} CPU cores; interprets kernels for a named GPU"))
+    return findings
+
+
+def _nvidia_smi() -> str | None:
+    """The driver's version, or None."""
+    try:
+        result = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
+                                text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.split("\n")[0].strip() or None if result.returncode == 0 else None
+
+
+def _gpu_names() -> list[str]:
+    try:
+        import torch
+    except ImportError:  # a finding of its own among the packages
+        return []
+    if not torch.cuda.is_available():
+        return []
+    names = []
+    for index in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(index)
+        names.append(f"{facts.name}, compute capability {facts.major}.{facts.minor}, {facts.total_memory / 2**30:.0f} GiB")
+    return names
+
+
+def _compiler() -> list[Finding]:
+    from forge_tui.cuda.toolchain import compiler_facts
+
+    facts = compiler_facts()
+    cure = facts.cure or ""
+    findings = [
+        Finding("compiler", "ok", f"NVRTC {facts.nvrtc_version} ({facts.nvrtc})") if facts.nvrtc else
+        Finding("compiler", "missing", facts.problem or "NVRTC was not found", cure),
+        Finding("headers", "ok", f"CUDA {facts.headers_version} ({facts.headers})") if facts.headers else
+        Finding("headers", "missing", "no CUDA headers (cuda_fp16.h)", cure or "pip install 'forge-tui[host]'"),
+        Finding("cccl", "ok", str(facts.cccl or facts.headers)) if _has_cccl(facts.headers, facts.cccl) else
+        Finding("cccl", "note", "no <cuda/atomic>: kernels that include cooperative_groups.h do not build",
+                "pip install nvidia-cuda-cccl"),
+    ]
+    nvcc = _nvcc()
+    findings.append(Finding("nvcc", "ok", nvcc) if nvcc else
+                    Finding("nvcc", "note", "no CUDA toolkit", "not needed: kernels are built with NVRTC; the toolkit adds "
+                            "compute-sanitizer, which the judge uses where it is"))
+    return findings
+
+
+def _has_cccl(headers: str | None, cccl: str | None) -> bool:
+    return bool(cccl) or bool(headers and (Path(headers) / "cuda/atomic").is_file())
+
+
+def _nvcc() -> str | None:
+    path = shutil.which("nvcc")
+    if path is None:
+        return None
+    try:
+        text = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    release = re.search(r"release ([\d.]+)", text)
+    return f"CUDA toolkit {release[1]} ({path})" if release else None
+
+
+def _packages() -> list[Finding]:
+    """Forge's own requirements, read from its metadata, so that no list of them can go stale."""
+    try:
+        requirements = importlib.metadata.requires("forge-tui") or []
+    except importlib.metadata.PackageNotFoundError:
+        return [Finding("packages", "note", "forge-tui runs from a source folder and is not installed",
+                        "pip install -e . in that folder")]
+    findings = []
+    for requirement in requirements:
+        name, _, marker = requirement.partition(";")
+        if "extra" in marker or ("linux" in marker and sys.platform != "linux"):
+            continue
+        plain = re.match(r"[\w.-]+", name)
+        if plain:
+            findings.append(_package(plain[0], name.strip()))
+    return findings
+
+
+def _package(name: str, requirement: str) -> Finding:
+    """pip checks the version when it installs; here only what is gone is a finding."""
+    try:
+        return Finding(name, "ok", importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, "missing", "not installed", f"pip install '{requirement}'")
+
+
+def _keys() -> list[Finding]:
+    return [Finding(name, "ok", "set") if os.environ.get(name) else
+            Finding(name, "note", "not set", f"export {name}=... to use {purpose}; `builtin` needs no key")
+            for name, purpose in KEYS.items()]
+
+
+def _disk(folder: Path) -> Finding:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return Finding("disk", "missing", f"{folder}: {error.strerror}", "work in a folder that exists")
+    text = f"{free / 2**30:.1f} GiB free at {folder}"
+    if not os.access(folder, os.W_OK) or os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return Finding("disk", "note", f"{text}, which cannot be written", "make projects in a writable folder")
+    if free < FREE_BYTES:
+        return Finding("disk", "note", text, "free some: a project with captures, builds and a package may take 2 GiB")
+    return Finding("disk", "ok", text)
+
+
+def _terminal() -> Finding:
+    term = os.environ.get("TERM", "")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return Finding("terminal", "note", f"stdin or stdout is no terminal (TERM={term or 'unset'})",
+                       "the app needs one; `forge-tui --run` does not")
+    if term in ("", "dumb"):
+        return Finding("terminal", "note", f"TERM={term or 'unset'} has no cursor control",
+                       "export TERM=xterm-256color for the app; `forge-tui --run` needs none")
+    size = os.get_terminal_size()
+    text = f"{size.columns} x {size.lines}, {_colours(term)}, TERM={term}"
+    if size.columns < 80 or size.lines < 24:
+        return Finding("terminal", "note", text, "make it at least 80 x 24")
+    return Finding("terminal", "ok", text)
+
+
+def _colours(term: str) -> str:
+    if os.environ.get("NO_COLOR"):
+        return "no colours (NO_COLOR)"
+    if os.environ.get("COLORTERM") in ("truecolor", "24bit"):
+        return "16 million colours"
+    return "256 colours" if "256" in term else "16 colours"
