@@ -224,9 +224,13 @@ def _count(text: str) -> int:
 
 
 def _amount(text: str) -> float:
-    if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text):
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 up")
-    return float(text)
+    return value
 
 
 def _device(text: str) -> str:
