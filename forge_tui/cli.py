@@ -99,6 +99,7 @@ def parse_main(arguments: Sequence[str]) -> argparse.Namespace:
         given = [name for name, value in vars(options).items() if name != "project" and value != parser.get_default(name)]
         if given:
             parser.error(f"--{given[0].replace('_', '-')} needs --run TARGET")
+        _refuse_mistyped_command(parser, options.project)
     elif options.project is not None:
         parser.error(f"--run takes one TARGET; what is {options.project}?")
     elif options.detach and (options.json or options.events):
@@ -106,6 +107,17 @@ def parse_main(arguments: Sequence[str]) -> argparse.Namespace:
     elif options.json and options.events:
         parser.error("--json and --events are two uses of stdout: choose one")
     return options
+
+
+def _refuse_mistyped_command(parser: argparse.ArgumentParser, project: str | None) -> None:
+    """`forge-tui doctr` reads as a project folder; only where there is none can it be a slip."""
+    if project is None or os.path.exists(project):
+        return
+    import difflib
+
+    close = difflib.get_close_matches(project, PARSERS, n=1)
+    if close:
+        parser.error(f"no folder {project} and no such command: did you mean `{close[0]}`?")
 
 
 def _main_parser() -> argparse.ArgumentParser:

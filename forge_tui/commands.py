@@ -22,6 +22,8 @@ STOP_S = 30.0
 
 def app(options: Namespace) -> int:
     """The app needs a terminal that can place its cursor."""
+    if options.project is not None:
+        _project(options.project)
     why = None
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         why = "stdin or stdout is no terminal"
@@ -30,8 +32,6 @@ def app(options: Namespace) -> int:
     if why:
         target = options.project or "TARGET"
         raise ProjectError(f"the app cannot run here: {why}", cure=f"without the app: forge-tui --run {target}")
-    if options.project is not None:
-        _project(options.project)
     from forge_tui.app import run_app
 
     return run_app(options.project)

@@ -19,6 +19,7 @@ from forge_tui.store.project import (
 )
 
 SOURCES = "a model source is hf:ORG/NAME, a transformers folder, FILE.py or package.module:callable"
+_CONFIGURATIONS = (".json", ".gguf")
 _FILE_INPUTS = ("text", "image", "audio")
 
 
@@ -42,7 +43,7 @@ def project_of(target: str) -> tuple[ProjectPaths, bool]:
     paths = ProjectPaths(target)
     if paths.is_project():
         return paths, False
-    if paths.root.is_dir() and not (paths.root / "config.json").is_file():
+    if paths.root.is_dir() and not _is_model_folder(paths.root):
         load_project(paths.root)  # raises: says what is missing and how to make it
     _check_source(target)
     paths = ProjectPaths(default_folder(target))
@@ -62,14 +63,18 @@ def default_folder(source: str) -> Path:
     """`examples/model.py` -> `examples/model-forge`; `hf:org/Name` -> `Name-forge`; `package.zoo:build` -> `build-forge`."""
     if _is_path(source):
         path = Path(source).expanduser().absolute()
-        return path.with_name(f"{path.stem if path.suffix == '.py' else path.name}-forge")
+        return path.with_name(f"{path.name if path.is_dir() else path.stem}-forge")
     return Path.cwd() / f"{re.split('[/:]', source)[-1]}-forge"
 
 
 def _is_path(source: str) -> bool:
     if source.startswith("hf:"):
         return False
-    return source.endswith(".py") or Path(source).expanduser().exists() or ":" not in source
+    return source.endswith((".py", *_CONFIGURATIONS)) or Path(source).expanduser().exists() or ":" not in source
+
+
+def _is_model_folder(path: Path) -> bool:
+    return (path / "config.json").is_file() or any(path.glob("*.gguf"))
 
 
 def _check_source(source: str) -> None:
@@ -82,11 +87,11 @@ def _check_source(source: str) -> None:
         if not path.exists():
             raise ProjectError("there is no such file or folder, and it is no other kind of model source", where=source,
                                cure=SOURCES)
-        if path.is_dir() and not (path / "config.json").is_file():
-            raise ProjectError("this folder has no config.json: it is no transformers model", where=source, cure=SOURCES)
-        if path.is_file() and path.suffix != ".py":
+        if path.is_dir() and not _is_model_folder(path):
+            raise ProjectError("this folder has no config.json and no .gguf file: it is no model", where=source, cure=SOURCES)
+        if path.is_file() and path.suffix not in (".py", *_CONFIGURATIONS):
             raise ProjectError("this file is no Python file", where=source, cure=SOURCES)
-        if path.is_file():
+        if path.suffix == ".py":
             _check_syntax(path)
     elif not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", source):
         raise ProjectError("this is no model source", where=source, cure=SOURCES)
