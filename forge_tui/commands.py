@@ -142,10 +142,10 @@ def new(options: Namespace) -> int:
 
 
 def capture(options: Namespace) -> int:
+    paths = _project(options.dir)
     from forge_tui.engine.capture import capture_project
     from forge_tui.store.lock import ProjectLock
 
-    paths = _project(options.dir)
     with ProjectLock(paths):
         cards = capture_project(paths, _load(paths), _tell)
     _print(_cards_table(cards))
@@ -153,12 +153,12 @@ def capture(options: Namespace) -> int:
 
 
 def show(options: Namespace) -> int:
+    paths = _project(options.dir)
+    cards = _cards(paths)
     from forge_tui.engine import show as views
     from forge_tui.engine.report import document, render_table
     from forge_tui.engine.state import load_state
 
-    paths = _project(options.dir)
-    cards = _cards(paths)
     state = load_state(paths)
     if options.operator is None:
         result = document(paths, cards, state)
@@ -214,6 +214,7 @@ def eval_(options: Namespace) -> int:
 
 
 def export(options: Namespace) -> int:
+    _project(options.dir)
     raise NotImplementedError
 
 

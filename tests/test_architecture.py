@@ -95,8 +95,7 @@ def test_every_module_opens_with_a_sentence_and_stays_readable() -> None:
         text = path.read_text()
         if text.strip():
             assert ast.get_docstring(ast.parse(text)), f"{path.relative_to(ROOT)} has no docstring"
-        most = 500 if path.name == "runtime.py" else 400  # the runtime is copied into packages as one file
-        assert len(text.splitlines()) <= most, f"{path.relative_to(ROOT)} is over {most} lines: split it by responsibility"
+        assert len(text.splitlines()) <= 500, f"{path.relative_to(ROOT)} is over 500 lines: split it by responsibility"
 
 
 def test_no_pickle() -> None:
