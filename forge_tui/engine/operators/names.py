@@ -83,6 +83,22 @@ def canonical(func: Callable[..., Any]) -> str | None:
     return _locate(out_of_place(name))
 
 
+@functools.cache
+def function_path(func: Callable[..., Any]) -> str | None:
+    """Where a function that a torch-function hook saw can be found again, e.g. `torch.Tensor.add_`; None if nowhere."""
+    if isinstance(func, torch._ops.OpOverload):
+        return f"torch.ops.{func.namespace}.{func.overloadpacket.__name__}.{func._overloadname}"
+    if isinstance(func, torch._ops.OpOverloadPacket):
+        return "torch.ops." + func._qualified_op_name.replace("::", ".")
+    name = base_name(func)
+    for owner, path in ((F, "torch.nn.functional"), (torch, "torch"), (torch.Tensor, "torch.Tensor")):
+        for candidate in (name, getattr(func, "__name__", name)):
+            if candidate and getattr(owner, candidate, None) is func:
+                return f"{path}.{candidate}"
+    path = torch.overrides.resolve_name(func)
+    return path if path and path.startswith("torch.") else None
+
+
 def out_of_place(name: str) -> str:
     """`relu_` -> `relu` where torch has `relu`; other names unchanged."""
     if name.endswith("_") and not name.startswith("_"):

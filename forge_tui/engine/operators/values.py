@@ -7,12 +7,7 @@ from typing import Any
 
 import torch
 
-from forge_tui.specs import Call, Dtype, Items, Opaque, TensorSpec, Value
-
-CPU_ALIGN = 64
-"""torch's CPU allocator promises this much (c10 `gAlignment`). What an address happens to have beyond it is luck, and
-would split one variant into several between runs."""
-GPU_ALIGN = 256
+from forge_tui.specs import MAX_ALIGN, Call, Dtype, Items, Opaque, TensorSpec, Value
 
 _FORMATS = {str(item): item for item in (torch.channels_last, torch.channels_last_3d, torch.contiguous_format,
                                          torch.preserve_format)}
@@ -32,10 +27,9 @@ def tensor_spec(tensor: torch.Tensor, weight: str | None = None) -> TensorSpec:
 
 
 def alignment(tensor: torch.Tensor) -> int:
-    """Largest power of two that divides the first element's address, at most what the device's allocator promises."""
-    limit = CPU_ALIGN if tensor.device.type == "cpu" else GPU_ALIGN
+    """Largest power of two that divides the first element's address, at most MAX_ALIGN."""
     address = 0 if tensor.device.type == "meta" else tensor.data_ptr()
-    return min(limit, address & -address) if address and tensor.numel() else limit
+    return min(MAX_ALIGN, address & -address) if address and tensor.numel() else MAX_ALIGN
 
 
 def to_value(value: Any, weight_name: Callable[[torch.Tensor], str | None] = lambda tensor: None) -> Value:

@@ -1,0 +1,278 @@
+"""The recorder: sees every torch call of an unmodified model during a forward, and keeps what a card needs of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from forge_tui.engine.cards import CallForm, variant_key
+from forge_tui.engine.operators import (
+    BindError, bind, canonical, describe, flatten_outputs, function_path, is_attribute, named_tensors, to_value, unfit,
+    writes_input,
+)
+from forge_tui.engine.operators.fitness import VIEW
+from forge_tui.engine.samples import SampleKeeper, copy_layout, span
+from forge_tui.specs import Call, Items, Opaque, TensorSpec, Value
+
+UNSEEN = "called from code that is not visible (TorchScript, C++)"
+UNBOUND = "its arguments fit no known signature"
+PARTLY_VIEW = "part of its result is a view"
+
+
+@dataclass
+class Seen:
+    """One variant while it is recorded."""
+
+    call: Call
+    modules: dict[str, None] = field(default_factory=dict)
+    forms: dict[bytes, CallForm] = field(default_factory=dict)
+
+
+@dataclass
+class Recording:
+    """What one or more forwards called."""
+
+    variants: dict[str, Seen] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
+    """By variant: the most calls in any one forward."""
+    skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By operator and reason."""
+
+
+class WeightNames:
+    """Which tensors are parameters and buffers: the very memory, shape and strides of one, not a view into it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._names: dict[tuple[Any, ...], str] = {}
+        self.tensors: dict[str, torch.Tensor] = {}
+        self._versions: dict[str, int] = {}
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if tensor.layout == torch.strided and tensor.numel():
+                self._names.setdefault(_identity(tensor), name)
+                self.tensors[name] = tensor
+                self._versions[name] = tensor._version
+
+    def name(self, tensor: torch.Tensor) -> str | None:
+        return self._names.get(_identity(tensor)) if tensor.layout == torch.strided else None
+
+    def changed(self) -> set[str]:
+        """Those written since the recording began: a reference to them would not give what the call saw."""
+        return {name for name, tensor in self.tensors.items() if tensor._version != self._versions[name]}
+
+
+def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+class _ModulePath:
+    """The qualified name of the module whose forward is running; the model itself is the empty string."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._stack: list[str] = []
+
+    @property
+    def current(self) -> str:
+        return self._stack[-1] if self._stack else ""
+
+    def enter(self, module: nn.Module, _: Any) -> None:
+        self._stack.append(self._names.get(id(module), self.current))
+
+    def leave(self, *_: Any) -> None:
+        if self._stack:
+            self._stack.pop()
+
+
+class _Unseen(TorchDispatchMode):
+    """Counts aten calls that reach the dispatcher without passing the recorder: TorchScript and C++ extensions."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self._recorder.inside:
+            self._recorder.forward_skipped[f"torch.ops.aten.{func.overloadpacket.__name__}", UNSEEN] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class Recorder(TorchFunctionMode):
+    """Records while entered. The model's results are those of eager: every call is made as it was asked for."""
+
+    def __init__(self, model: nn.Module, keeper: SampleKeeper) -> None:
+        super().__init__()
+        self.recording = Recording()
+        self.weights = WeightNames(model)
+        self.keeper = keeper
+        self.inside = False
+        self.forward_calls: Counter[str] = Counter()
+        self.forward_skipped: Counter[tuple[str, str]] = Counter()
+        self._path = _ModulePath(model)
+
+    def forward(self, run: Callable[[], Any]) -> Any:
+        """Runs one forward under recording. Whatever the model raises passes through."""
+        self.forward_calls.clear()
+        self.forward_skipped.clear()
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            for handle in (register_module_forward_pre_hook(self._path.enter),
+                           register_module_forward_hook(self._path.leave, always_call=True)):
+                stack.callback(handle.remove)
+            stack.enter_context(_Unseen(self))
+            stack.enter_context(self)
+            result = run()
+        for key, count in self.forward_calls.items():
+            self.recording.calls[key] = max(self.recording.calls[key], count)
+        for key, count in self.forward_skipped.items():
+            self.recording.skipped[key] = max(self.recording.skipped[key], count)
+        return result
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.inside = True
+        try:
+            if is_attribute(func):
+                return func(*args, **kwargs)
+            return self._call(func, args, kwargs)
+        finally:
+            self.inside = False
+
+    def _call(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        name = canonical(func)
+        if name is None:
+            return func(*args, **kwargs)
+        bound, reason = _bound(func, name, args, kwargs)
+        if bound is None:
+            self.forward_skipped[name, reason] += 1
+            return func(*args, **kwargs)
+        inputs = dict(named_tensors(bound))
+        written = writes_input(func, args, kwargs)
+        before = self._before(inputs) if written else inputs
+        result = func(*args, **kwargs)
+        outputs = flatten_outputs(result)
+        reason = "" if written else _reason_after(inputs, outputs)
+        aliases = {"out": "input"} if written else {}
+        call = describe(name, bound, outputs, self.weights.name, aliases)
+        reason = reason or _reason_of(call)
+        if reason:
+            self.forward_skipped[name, reason] += 1
+        else:
+            self._record(call, func, args, kwargs, inputs, before)
+        return result
+
+    def _before(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Copies of what an in-place call may overwrite: its input and all that shares memory with it."""
+        target = inputs.get("input")
+        if target is None or span(target) > self.keeper.byte_cap:
+            return {}
+        storage = target.untyped_storage().data_ptr()
+        return {name: copy_layout(tensor) if tensor.untyped_storage().data_ptr() == storage else tensor
+                for name, tensor in inputs.items()}
+
+    def _record(self, call: Call, func: Any, args: Any, kwargs: Mapping[str, Any], inputs: dict[str, torch.Tensor],
+                before: dict[str, torch.Tensor]) -> None:
+        key = variant_key(call)
+        seen = self.recording.variants.setdefault(key, Seen(call))
+        seen.modules.setdefault(self._path.current)
+        self.forward_calls[key] += 1
+        form = call_form(func, args, kwargs, inputs)
+        if form is not None:
+            seen.forms.setdefault(_form_key(form), form)
+        specs = dict(call.tensors())
+        # A copy made before an in-place call is no longer the parameter's own memory: it is kept as a tensor.
+        weights = {name: spec.weight for name, spec in specs.items() if spec.weight and before.get(name) is inputs[name]}
+        tensors = {name: tensor for name, tensor in before.items() if name not in weights}
+        if before:
+            self.keeper.offer(key, tensors, weights)
+
+
+def _bound(func: Any, name: str, args: Any, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    """Bound arguments, or None with the reason why the call cannot be an operator."""
+    reason = unfit(name)
+    if reason is None and kwargs.get("out") is not None:
+        reason = unfit(name, kwargs)
+    if reason is not None:
+        return None, reason
+    try:
+        bound = bind(func, args, kwargs)
+    except BindError:
+        return None, UNBOUND
+    reason = unfit(name, bound)
+    return (None, reason) if reason else (bound, "")
+
+
+def _reason_after(inputs: Mapping[str, torch.Tensor], outputs: tuple[torch.Tensor, ...]) -> str:
+    """What only the results tell: no tensors at all, or memory of an input."""
+    if not outputs:
+        return "returns Python values"
+    plain = [tensor for tensor in outputs if tensor.layout == torch.strided]
+    if len(plain) < len(outputs):
+        return "its result is not a plain tensor"
+    owned = {tensor.untyped_storage().data_ptr() for tensor in inputs.values() if tensor.numel()}
+    views = [tensor.untyped_storage().data_ptr() in owned for tensor in outputs if tensor.numel()]
+    if views and all(views):
+        return VIEW
+    return PARTLY_VIEW if any(views) else ""
+
+
+def _reason_of(call: Call) -> str:
+    """What the description tells: an argument that no kernel can use, no tensor input at all."""
+    opaque = next((f"{name} = {text}" for name, value in call.arguments.items() if (text := _opaque(value))), "")
+    if opaque:
+        return f"an argument that no kernel can use: {opaque}"
+    if not any(True for _ in call.tensors()):
+        return "creates a constant"
+    return ""
+
+
+def _opaque(value: Value) -> str:
+    if isinstance(value, Opaque):
+        return value.text
+    if isinstance(value, Items):
+        return next((text for item in value.items if (text := _opaque(item))), "")
+    return ""
+
+
+def call_form(func: Any, args: Any, kwargs: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> CallForm | None:
+    """How the call was spelled; None where torch has no public path to the function. inputs: by kernel-file name."""
+    path = function_path(func)
+    if path is None:
+        return None
+    waiting: dict[int, list[str]] = {}
+    for name, tensor in inputs.items():
+        waiting.setdefault(id(tensor), []).append(name)
+    given = [tensor for _, tensor in named_tensors({"positional": tuple(args), "keywords": tuple(kwargs.values())})]
+    names = []
+    for tensor in given:
+        left = waiting.get(id(tensor), [])
+        names.append((left.pop(0) if len(left) > 1 else left[0]) if left else "")
+    return CallForm(path, tuple(to_value(value) for value in args), {key: to_value(value) for key, value in kwargs.items()},
+                    tuple(names))
+
+
+def _form_key(form: CallForm) -> bytes:
+    import msgspec
+
+    return msgspec.msgpack.encode(form)
+
+
+def outputs_agree(call: Call, outputs: tuple[torch.Tensor, ...]) -> str:
+    """Empty where results of running a call again look as they did in the model; else what differs."""
+    for recorded, tensor in zip(call.outputs, outputs, strict=False):
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        spec = TensorSpec(dtype, tuple(tensor.shape), tuple(tensor.stride()))
+        if (spec.dtype, spec.shape) != (recorded.dtype, recorded.shape):
+            return f"alone it gives {spec.dtype} {spec.shape}, in the model {recorded.dtype} {recorded.shape} (autocast?)"
+        if spec.stride != recorded.stride and not call.aliases:
+            return f"alone its result has strides {spec.stride}, in the model {recorded.stride}"
+    return "" if len(outputs) == len(call.outputs) else f"alone it gives {len(outputs)} results, not {len(call.outputs)}"
