@@ -126,9 +126,10 @@ class OperatorFile(Struct, frozen=True):
 
 def variant_key(call: Call) -> str:
     """The identity of a variant: operator and arguments with weight names left out."""
+    # msgpack, not JSON: JSON has no infinity, and a fill of -inf must not be the same call as one of +inf.
     plain = Call(call.operator, {name: _anonymous(value) for name, value in call.arguments.items()},
                  call.outputs, call.aliases)
-    return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()[:12]
+    return hashlib.sha256(msgspec.msgpack.encode(plain, order="deterministic")).hexdigest()[:12]
 
 
 def _anonymous(value: Value) -> Value:

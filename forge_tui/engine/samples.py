@@ -37,7 +37,11 @@ def span(tensor: torch.Tensor) -> int:
 
 
 def _place(tensor: torch.Tensor, residue: int) -> torch.Tensor:
-    """Copies the span of memory under a tensor to an address that is `residue` modulo MAX_ALIGN."""
+    """Copies the span of memory under a tensor to an address that is `residue` modulo MAX_ALIGN.
+
+    An address that is no multiple of the element's size, which torch itself cannot make, is rounded down to one.
+    """
+    residue -= residue % tensor.element_size()
     elements = span(tensor) // tensor.element_size()
     flat = tensor.as_strided((elements,), (1,), tensor.storage_offset())
     room = torch.empty(elements * tensor.element_size() + 2 * MAX_ALIGN, dtype=torch.uint8, device=tensor.device)

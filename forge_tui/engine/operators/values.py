@@ -36,8 +36,10 @@ def to_value(value: Any, weight_name: Callable[[torch.Tensor], str | None] = lam
     """One argument as a record. What no kernel can use becomes `Opaque`."""
     if isinstance(value, torch.Tensor):
         return tensor_spec(value, weight_name(value)) if value.layout == torch.strided else Opaque(f"{value.layout} tensor")
-    if value is None or isinstance(value, (bool, str)):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        return str.__str__(value)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):

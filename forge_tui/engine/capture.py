@@ -1,0 +1,223 @@
+"""Capture: one forward of the unmodified model, recorded; then every variant timed, its values described, its samples kept."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from forge_tui.cuda.device import H200, DeviceFacts, find_gpu
+from forge_tui.engine.calltiming import call_us, forward_us, one_thread
+from forge_tui.engine.cards import FORMAT, OperatorFile, Skipped, Statistics, Variant, save_operators
+from forge_tui.engine.inputs import ModelInput, describe_input, make_inputs
+from forge_tui.engine.operators import bytes_moved, lookup, materialize, operations
+from forge_tui.engine.recording import Recorder, Seen, outputs_agree
+from forge_tui.engine.samples import KeptSample, SampleKeeper, find_in_files, save_sample, store_weight
+from forge_tui.engine.sources import LoadedModel, load_model
+from forge_tui.engine.sources.failures import failure, first_lines
+from forge_tui.engine.statistics import statistics
+from forge_tui.errors import MissingEnvironment
+from forge_tui.store.paths import ProjectPaths
+from forge_tui.store.project import ProjectConfig
+
+AT_FLOOR = 1.1
+"""A call within a tenth of its floor has nothing to give."""
+Progress = Callable[[str], None]
+
+
+def capture_project(paths: ProjectPaths, config: ProjectConfig, progress: Progress = lambda message: None) -> OperatorFile:
+    """Loads the model, records it on its inputs, and writes `captures/` and `operators.msgpack`.
+
+    The cards are the commit: new tensors get new names, the cards are replaced atomically, and only then are old tensors
+    deleted, so that a kill at any point leaves the old capture or the new one. progress: called with one line at a time.
+    Raises ProjectError and MissingEnvironment.
+    """
+    progress(f"loading {config.model.source}")
+    loaded = load_model(config.model, paths.root)
+    for text in [loaded.description, *loaded.notes]:
+        progress(text)
+    inputs = make_inputs(config.inputs, loaded, paths.root)
+    device, facts = open_device(config.device.target)
+    with one_thread():
+        capture = capture_model(loaded, inputs, device, facts, samples=config.capture.samples,
+                                byte_cap=config.capture.byte_cap, progress=progress)
+        progress("writing the captured tensors")
+        return capture.save(paths)
+
+
+def open_device(target: str) -> tuple[torch.device, DeviceFacts]:
+    """Where the model runs, and the device that floors are for: on `host` the one whose time is modelled."""
+    if target == "host" or (target == "auto" and not find_gpu()):
+        return torch.device("cpu"), H200
+    from forge_tui.cuda.target import open_target
+
+    facts = open_target(target).facts
+    return torch.device("cuda" if target == "auto" else target), facts
+
+
+def run_forward(loaded: LoadedModel, item: ModelInput) -> Any:
+    """One forward without gradients. Whatever the model raises becomes a ProjectError with the user's own lines."""
+    try:
+        with torch.no_grad():
+            return loaded.model(*item.args, **item.kwargs)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise MissingEnvironment(f"out of memory in the model's forward: {first_lines(error, 1)}", where=describe_input(item),
+                                 cure="use smaller inputs, or a smaller dtype") from error
+    except Exception as error:  # the user's model may raise anything
+        kind = type(loaded.model).__name__
+        raise failure(f"the forward of {kind} raised on {describe_input(item)}", error, own=loaded.own_file,
+                      cure=f"check the inputs against forward{inspect.signature(loaded.model.forward)}, or correct the "
+                           "model") from error
+
+
+def capture_model(loaded: LoadedModel, inputs: list[ModelInput], device: torch.device, facts: DeviceFacts, *,
+                  samples: int = 2, byte_cap: int = 256 << 20, progress: Progress = lambda message: None) -> Capture:
+    """Records a loaded model, in memory. samples: most kept of a variant. byte_cap: of all samples, weights aside."""
+    loaded.model.to(device)
+    inputs = [item.to(device) for item in inputs]
+    progress(f"inputs: {'; '.join(item.label or describe_input(item) for item in inputs)}")
+    run_forward(loaded, inputs[0])
+    eager_us = forward_us(lambda: run_forward(loaded, inputs[0]), device)
+    recorder = Recorder(loaded.model, SampleKeeper(samples, byte_cap))
+    begin = time.perf_counter()
+    for item in inputs:
+        recorder.forward(lambda item=item: run_forward(loaded, item))
+    ratio = (time.perf_counter() - begin) / len(inputs) / (eager_us / 1e6)
+    total = sum(recorder.recording.calls.values())
+    progress(f"recorded {total} calls of {len(recorder.recording.variants)} variants in one forward "
+             f"({ratio:.1f} times its eager time of {eager_us / 1e3:.1f} ms)")
+    return Capture(loaded, recorder, device, facts, eager_us, progress)
+
+
+class Capture:
+    """A finished recording: makes the cards and writes them."""
+
+    def __init__(self, loaded: LoadedModel, recorder: Recorder, device: torch.device, facts: DeviceFacts, eager_us: float,
+                 progress: Progress) -> None:
+        self.loaded, self.recorder, self.device, self.facts, self.eager_us = loaded, recorder, device, facts, eager_us
+        self._progress = progress
+        self._changed = recorder.weights.changed()
+
+    def samples(self, key: str) -> list[KeptSample]:
+        return self.recorder.keeper.kept.get(key, [])
+
+    def tensors(self, sample: KeptSample, seen: Seen) -> dict[str, torch.Tensor]:
+        """All tensor inputs of a kept call, in the order of the call, weights from the model itself."""
+        return {name: sample.tensors[name] if name in sample.tensors else self.recorder.weights.tensors[sample.weights[name]]
+                for name, _ in seen.call.tensors()}
+
+    def cards(self) -> OperatorFile:
+        """Times every variant and describes its values; the ranking is by recoverable time.
+
+        On a GPU that is calls x (time - floor). CPU time and a GPU's floor are not comparable, so on `host` it is
+        calls x time: the operators that take most of the model's time come first.
+        """
+        cuda = self.device.type == "cuda"
+        variants = []
+        for number, (key, seen) in enumerate(self.recorder.recording.variants.items(), 1):
+            if number % 20 == 0:
+                self._progress(f"timed {number} of {len(self.recorder.recording.variants)} variants")
+            variants.append(self._card(key, seen))
+        variants.sort(key=lambda item: (not item.offered, -(item.recoverable_us if cuda else item.calls * item.time_us)))
+        skipped = [*(Skipped(name, count, reason) for (name, reason), count in self.recorder.recording.skipped.items()),
+                   *self._hidden_modules()]
+        return OperatorFile(FORMAT, self.loaded.description, self.facts, "device" if cuda else "cpu", self.eager_us,
+                            tuple(variants), tuple(sorted(skipped, key=lambda item: (-item.calls, item.operator))),
+                            str(torch.__version__), time.time())
+
+    def _card(self, key: str, seen: Seen) -> Variant:
+        kept, call = self.samples(key), seen.call
+        time_us, reason = self._time(seen, kept)
+        moved = bytes_moved(call)
+        floor_us = max(moved / self.facts.copy_bytes_per_s * 1e6, self.facts.launch_us)
+        if not reason and self.device.type == "cuda" and time_us <= AT_FLOOR * floor_us:
+            reason = f"already at the floor: {time_us:.1f} us, and the bytes alone take {floor_us:.1f} us"
+        return Variant(key=key, call=call, calls=self.recorder.recording.calls[key], time_us=time_us, bytes_moved=moved,
+                       operations=operations(call), floor_us=floor_us, statistics=self._statistics(seen, kept),
+                       samples=(), modules=tuple(seen.modules), forms=tuple(seen.forms.values()), offered=not reason,
+                       reason=reason)
+
+    def _time(self, seen: Seen, kept: list[KeptSample]) -> tuple[float, str]:
+        """Microseconds of one call alone, and why it cannot be offered, if so."""
+        call = seen.call
+        if not kept:
+            size = sum(spec.span for _, spec in call.tensors() if not spec.weight)
+            return 0.0, (f"its inputs ({size / 2**20:.0f} MB) do not fit the capture's byte cap of "
+                         f"{self.recorder.keeper.byte_cap / 2**20:.0f} MB")
+        if all(spec.numel == 0 for spec in call.outputs):
+            return 0.0, "its result is empty"
+        changed = sorted({name for sample in kept for name in sample.weights.values()} & self._changed)
+        if changed:
+            return 0.0, f"{changed[0]} changes during the forward"
+        tensors = self.tensors(kept[0], seen)
+        try:
+            operator, arguments = lookup(call.operator), materialize(call, tensors)
+            with torch.no_grad():
+                difference = outputs_agree(call, operator.call(arguments))
+                taken = call_us(lambda: operator.call(arguments), self.device, len(self.recorder.recording.variants))
+        except Exception as error:  # torch may refuse the call for any reason of its own; the model itself ran
+            return 0.0, f"it cannot be run alone: {type(error).__name__}: {first_lines(error, 1)}"
+        return taken, difference
+
+    def _statistics(self, seen: Seen, kept: list[KeptSample]) -> dict[str, Statistics]:
+        every = [self.tensors(sample, seen) for sample in kept]
+        return {name: statistics([tensors[name] for tensors in every]) for name, _ in seen.call.tensors()} if every else {}
+
+    def _hidden_modules(self) -> list[Skipped]:
+        return [Skipped(name or type(module).__name__, 1, "TorchScript: the calls inside it are not visible")
+                for name, module in self.loaded.model.named_modules() if isinstance(module, torch.jit.ScriptModule)
+                and not isinstance(_parent(self.loaded.model, name), torch.jit.ScriptModule)]
+
+    def save(self, paths: ProjectPaths) -> OperatorFile:
+        """Writes samples, weights and cards; then deletes what an earlier capture left. Raises MissingEnvironment."""
+        cards = self.cards()
+        stamp = secrets.token_hex(4)
+        places: dict[str, dict[str, Any]] = {}
+        written = []
+        for variant in cards.variants:
+            names = []
+            for index, sample in enumerate(self.samples(variant.key)):
+                names.append(f"{variant.key}-{index}-{stamp}.msgpack")
+                save_sample(paths, names[-1], sample, lambda name: self._weight(paths, places, name, stamp))
+            written.append(_with_samples(variant, tuple(names)))
+        cards = _with_variants(cards, tuple(written))
+        save_operators(paths, cards)
+        _delete_old(paths.captures, stamp)
+        _delete_old(paths.weights, stamp)
+        return cards
+
+    def _weight(self, paths: ProjectPaths, places: dict[str, dict[str, Any]], name: str, stamp: str) -> dict[str, Any]:
+        if name not in places:
+            tensor = self.recorder.weights.tensors[name]
+            places[name] = (find_in_files(self.loaded.weight_files, name, tensor)
+                            or store_weight(paths, name, tensor, stamp))
+        return places[name]
+
+
+def _parent(model: nn.Module, name: str) -> nn.Module | None:
+    return model.get_submodule(name.rpartition(".")[0]) if name else None
+
+
+def _with_samples(variant: Variant, names: tuple[str, ...]) -> Variant:
+    import msgspec
+
+    return msgspec.structs.replace(variant, samples=names)
+
+
+def _with_variants(cards: OperatorFile, variants: tuple[Variant, ...]) -> OperatorFile:
+    import msgspec
+
+    return msgspec.structs.replace(cards, variants=variants)
+
+
+def _delete_old(folder: Path, stamp: str) -> None:
+    """Files of earlier captures, and what a killed one left half written; only names that capture itself gives."""
+    for file in folder.glob("*"):
+        if file.is_file() and (file.name.endswith(".tmp") or (file.suffix == ".msgpack" and not file.stem.endswith(stamp))):
+            file.unlink(missing_ok=True)
