@@ -35,7 +35,7 @@ def test_unknown_operators_and_dtypes_get_none() -> None:
 
 def test_a_recipe_must_fill_its_template_exactly() -> None:
     with pytest.raises(LookupError, match="no value for"):
-        render(Recipe("unary_dense", "access", ""), "torch.neg")
+        render(Recipe("pointwise_dense", "access", ""), "torch.neg")
     filled = dict.fromkeys(("BODY", "PARAMETERS", "PASS", "ARGS", "GUARD"), "")
     with pytest.raises(LookupError, match="nothing uses TYPO"):
-        render(Recipe("unary_dense", "access", "", {**filled, "TYPO": ""}), "torch.neg")
+        render(Recipe("pointwise_dense", "access", "", {**filled, "TYPO": ""}), "torch.neg")

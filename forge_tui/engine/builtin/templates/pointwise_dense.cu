@@ -1,0 +1,62 @@
+/*forge
+format = 1
+operator = "@OPERATOR@"
+
+# Element by element over memory that all tensors fill without gaps and in the same order: a flat run of numel
+# elements, whatever the shape. A thread moves ITEMS vectors of VEC elements, every load in flight before the first is
+# used; neighbouring threads take neighbouring vectors. Only the vector that crosses the end goes element by element.
+# Pointers are not __restrict__: an in-place call has one buffer under two names.
+
+[let]
+numel = "out.numel"
+reach = "@REACH@"                       # most elements of one access
+
+[tune]
+BLOCK = [256, 128, 512]
+VEC = [8, 4, 2, 1]                      # elements of one access: 16 bytes where alignment allows, or half of it
+ITEMS = @ITEMS@                         # accesses of a thread in flight
+STREAM = @STREAM@                       # 1: stores marked as not to be kept in the L2
+
+[require]
+call = [@GUARD@]
+aligned = "VEC <= reach and VEC * 2 >= reach"
+
+[define]
+WIDE = "1 if numel > 2 ** 30 else 0"    # 64-bit indices
+
+[[launch]]
+kernel = "pointwise_dense"
+grid = ["ceil_div(numel, BLOCK * VEC * ITEMS)"]
+block = ["BLOCK"]
+args = [@NAMES@, "out", { int64 = "numel" }@ARGS@]
+*/
+#include <forge.cuh>
+
+#if WIDE
+using index_t = long long;
+#else
+using index_t = int;
+#endif
+
+__device__ __forceinline__ float apply(@VALUES@@PARAMETERS@) {
+    @BODY@
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
+pointwise_dense(@POINTERS@, DTYPE_out* out, long long numel@PARAMETERS@) {
+    const index_t size = (index_t)numel;
+    const index_t first = ((index_t)blockIdx.x * (BLOCK * ITEMS) + threadIdx.x) * VEC;
+    float x[@OPERAND_COUNT@][ITEMS][VEC];
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        const index_t at = first + i * (BLOCK * VEC);
+        @LOAD_PART@
+    }
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        float result[VEC];
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) result[j] = apply(@ELEMENTS@@PASS@);
+        forge::store_part<VEC, STREAM>(out, result, first + i * (BLOCK * VEC), size);
+    }
+}

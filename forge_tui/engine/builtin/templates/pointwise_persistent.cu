@@ -1,0 +1,77 @@
+/*forge
+format = 1
+operator = "@OPERATOR@"
+
+# The same flat run as pointwise_dense, walked by as many blocks as stay resident: every thread loads its next ITEMS
+# vectors before it computes and stores the ones it has, so that loads never wait for arithmetic, and there is no tail
+# of half-filled waves. Pointers are not __restrict__: an in-place call has one buffer under two names.
+
+[let]
+numel = "out.numel"
+reach = "@REACH@"                       # most elements of one access
+
+[tune]
+BLOCK = [256, 512, 128]
+RESIDENT = [4, 2, 8]                    # blocks of one multiprocessor
+VEC = [8, 4, 2, 1]                      # elements of one access: 16 bytes where alignment allows, or half of it
+ITEMS = [1, 2]                          # accesses of a thread in flight
+STREAM = @STREAM@                       # 1: stores marked as not to be kept in the L2
+
+[require]
+call = [@GUARD@]
+aligned = "VEC <= reach and VEC * 2 >= reach"
+resident = "BLOCK * RESIDENT <= threads_per_sm"
+
+[define]
+WIDE = "1 if numel > 2 ** 30 else 0"    # 64-bit indices
+
+[[launch]]
+kernel = "pointwise_persistent"
+grid = ["min(ceil_div(numel, BLOCK * VEC * ITEMS), sm_count * RESIDENT)"]
+block = ["BLOCK"]
+args = [@NAMES@, "out", { int64 = "numel" }@ARGS@]
+*/
+#include <forge.cuh>
+
+#if WIDE
+using index_t = long long;
+#else
+using index_t = int;
+#endif
+
+__device__ __forceinline__ float apply(@VALUES@@PARAMETERS@) {
+    @BODY@
+}
+
+__device__ __forceinline__ void load_items(float (&x)[@OPERAND_COUNT@][ITEMS][VEC], @POINTERS@,
+                                           index_t first, index_t size) {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        const index_t at = first + i * (BLOCK * VEC);
+        @LOAD_PART@
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
+pointwise_persistent(@POINTERS@, DTYPE_out* out, long long numel@PARAMETERS@) {
+    const index_t size = (index_t)numel, step = (index_t)gridDim.x * (BLOCK * VEC * ITEMS);
+    index_t first = ((index_t)blockIdx.x * (BLOCK * ITEMS) + threadIdx.x) * VEC;
+    float x[@OPERAND_COUNT@][ITEMS][VEC], ahead[@OPERAND_COUNT@][ITEMS][VEC];
+    load_items(x, @POINTER_NAMES@, first, size);
+    for (; first < size; first += step) {
+        load_items(ahead, @POINTER_NAMES@, first + step, size);
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            float result[VEC];
+#pragma unroll
+            for (int j = 0; j < VEC; ++j) result[j] = apply(@ELEMENTS@@PASS@);
+            forge::store_part<VEC, STREAM>(out, result, first + i * (BLOCK * VEC), size);
+        }
+#pragma unroll
+        for (int k = 0; k < @OPERAND_COUNT@; ++k)
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i)
+#pragma unroll
+                for (int j = 0; j < VEC; ++j) x[k][i][j] = ahead[k][i][j];
+    }
+}
