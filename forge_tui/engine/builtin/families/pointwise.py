@@ -38,13 +38,13 @@ def pointwise(call: Call, function: Function, operands: tuple[str, ...]) -> Iter
     tensors = {**specs, "out": out}
     if same_dense_order(*tensors.values()):
         guard = quoted((*same_dense_guards(tensors), *function.guards))
-        dense = {**shared, "GUARD": guard, "REACH": _reach(tensors), "STREAM": _stream(out),
-                 "LOAD_PART": "\n        ".join(f"forge::load_part<VEC>(x[{k}][i], {name}, at, size);"
+        dense = {**shared, "GUARD": guard, "REACH": _reach(tensors), "STREAM": stream_list(out),
+                 "LOAD_PART": "\n        ".join(f"fetch({name}, at, size, x[{k}][i]);"
                                                 for k, name in enumerate(specs)),
                  "ELEMENTS": _elements(len(specs))}
         yield Recipe("pointwise_dense", "vectorization",
                      "one flat run, 16-byte accesses, every load of a thread in flight at once",
-                     {**dense, "ITEMS": _items(out)})
+                     {**dense, "ITEMS": items_list(out)})
         if out.numel >= MANY:
             yield Recipe("pointwise_persistent", "pipelining",
                          "as many blocks as stay resident, the next vectors loaded before the present are computed",
@@ -80,12 +80,12 @@ def _elements(count: int) -> str:
     return ", ".join(f"x[{k}][i][j]" for k in range(count))
 
 
-def _items(out: TensorSpec) -> str:
+def items_list(out: TensorSpec) -> str:
     """More than one access a thread is worth a try only where that leaves enough threads to fill a device."""
     return "[1, 2, 4]" if out.numel >= MANY else "[1, 2]" if out.numel >= MANY // 8 else "[1]"
 
 
-def _stream(out: TensorSpec) -> str:
+def stream_list(out: TensorSpec) -> str:
     """Marking stores as not to be kept is worth a try only where the result is no small part of an L2 of tens of MiB."""
     return "[0, 1]" if out.numel * out.itemsize >= 8 << 20 else "[0]"
 
@@ -108,7 +108,7 @@ def _rows(call: Call, function: Function, specs: dict[str, TensorSpec], shared: 
         elements = {row: "shared_row[j]", other: "x[r][j]"}
         yield Recipe("pointwise_rows", "access", "the repeated row stays in registers while a thread walks down the rows",
                      {**{key: value for key, value in shared.items() if key != "OPERAND_COUNT"},
-                      "GUARD": quoted(guards), "REACH": _reach({**specs, "out": out}), "STREAM": _stream(out),
+                      "GUARD": quoted(guards), "REACH": _reach({**specs, "out": out}), "STREAM": stream_list(out),
                       "ROWS": "[4, 2, 8]" if out.numel >= MANY else "[1, 2, 4]", "ROW": row, "OTHER": other,
                       "ELEMENTS": ", ".join(elements[name] for name in specs)})
         return
@@ -137,11 +137,11 @@ def _strided(merged: Strided, function: Function, specs: dict[str, TensorSpec], 
                 for name in names for d in range(last) if merged.strides[name][d] != "0"]
     reached = "max(" + ", ".join(
         " + ".join(f"n{d} * {name}_step{d}" for d in range(merged.rank)) for name in names) + ")"
-    fetch = [f"fetch<{name.upper()}_STEP{last}>(x[{k}][i], {name} + at[i][{k}]);" for k, name in enumerate(specs)]
+    fetch = [f"fetch<{name.upper()}_STEP{last}>({name} + at[i][{k}], x[{k}][i]);" for k, name in enumerate(specs)]
     return Recipe("pointwise_strided", "access", "any strides, decoded with build-time sizes, vectors along the last dimension", {
         **shared, "LET": "\n".join(let), "DEFINE": "\n".join(define), "REACHED": reached,
         "GUARD": quoted((*merged.guards, *function.guards)), "ALIGNED": quoted(item for item in aligned if item),
-        "ITEMS": _items(out), "STREAM": _stream(out), "RANK": str(merged.rank), "TENSOR_COUNT": str(len(names)),
+        "ITEMS": items_list(out), "STREAM": stream_list(out), "RANK": str(merged.rank), "TENSOR_COUNT": str(len(names)),
         "SIZES": ", ".join(f"N{d}" for d in range(merged.rank)),
         "STRIDES": ", ".join("{" + ", ".join(f"{name.upper()}_STEP{d}" for d in range(merged.rank)) + "}"
                              for name in names),

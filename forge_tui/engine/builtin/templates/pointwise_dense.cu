@@ -42,6 +42,19 @@ __device__ __forceinline__ float apply(@VALUES@@PARAMETERS@) {
     @BODY@
 }
 
+constexpr forge::cache KEEP = STREAM ? forge::cache::streaming : forge::cache::normal;
+
+// VEC elements from `at` on, fewer where the run ends.
+template <class T>
+__device__ __forceinline__ void fetch(const T* from, index_t at, index_t size, float* x) {
+    if (at + VEC <= size) forge::load<VEC>(from + at, x);
+    else forge::load_some<VEC>(from + at, (int)(size - at), 0.f, x);
+}
+__device__ __forceinline__ void emit(DTYPE_out* to, index_t at, index_t size, const float* x) {
+    if (at + VEC <= size) forge::store<VEC, KEEP>(to + at, x);
+    else forge::store_some<VEC>(to + at, (int)(size - at), x);
+}
+
 extern "C" __global__ void __launch_bounds__(BLOCK)
 pointwise_dense(@POINTERS@, DTYPE_out* out, long long numel@PARAMETERS@) {
     const index_t size = (index_t)numel;
@@ -57,6 +70,6 @@ pointwise_dense(@POINTERS@, DTYPE_out* out, long long numel@PARAMETERS@) {
         float result[VEC];
 #pragma unroll
         for (int j = 0; j < VEC; ++j) result[j] = apply(@ELEMENTS@@PASS@);
-        forge::store_part<VEC, STREAM>(out, result, first + i * (BLOCK * VEC), size);
+        emit(out, first + i * (BLOCK * VEC), size, result);
     }
 }

@@ -47,17 +47,19 @@ __device__ __forceinline__ float apply(@VALUES@@PARAMETERS@) {
     @BODY@
 }
 
+constexpr forge::cache KEEP = STREAM ? forge::cache::streaming : forge::cache::normal;
+
 extern "C" __global__ void __launch_bounds__(LANES * DEPTH)
 pointwise_rows(@POINTERS@, DTYPE_out* out, int rows@PARAMETERS@) {
     const int col = (blockIdx.y * LANES + threadIdx.x) * VEC;      // VEC divides COLS
     if (col >= COLS) return;
     float shared_row[VEC], x[ROWS][VEC];
-    forge::load<VEC>(shared_row, @ROW@ + col);
+    forge::load<VEC>(@ROW@ + col, shared_row);
     const int first = blockIdx.x * (DEPTH * ROWS) + threadIdx.y;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         const int row = first + r * DEPTH;
-        if (row < rows) forge::load<VEC>(x[r], @OTHER@ + (index_t)row * COLS + col);
+        if (row < rows) forge::load<VEC>(@OTHER@ + (index_t)row * COLS + col, x[r]);
     }
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
@@ -66,6 +68,6 @@ pointwise_rows(@POINTERS@, DTYPE_out* out, int rows@PARAMETERS@) {
         float result[VEC];
 #pragma unroll
         for (int j = 0; j < VEC; ++j) result[j] = apply(@ELEMENTS@@PASS@);
-        forge::store<VEC, STREAM>(out + (index_t)row * COLS + col, result);
+        forge::store<VEC, KEEP>(out + (index_t)row * COLS + col, result);
     }
 }

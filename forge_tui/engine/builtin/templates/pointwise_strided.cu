@@ -44,13 +44,15 @@ __device__ __forceinline__ float apply(@VALUES@@PARAMETERS@) {
     @BODY@
 }
 
-// VEC neighbours of the last dimension, or (STRIDE 0) one value for all of them.
-template <long long STRIDE, class T>
-__device__ __forceinline__ void fetch(float (&x)[VEC], const T* from) {
-    if constexpr (STRIDE == 1) {
-        forge::load<VEC>(x, from);
+constexpr forge::cache KEEP = STREAM ? forge::cache::streaming : forge::cache::normal;
+
+// VEC neighbours of the last dimension, or (stride 0) one value for all of them.
+template <long long stride, class T>
+__device__ __forceinline__ void fetch(const T* from, float* x) {
+    if constexpr (stride == 1) {
+        forge::load<VEC>(from, x);
     } else {
-        static_assert(STRIDE == 0 || VEC == 1, "vectors need neighbours");
+        static_assert(stride == 0 || VEC == 1, "vectors need neighbours");
         const float value = forge::to_float(*from);
 #pragma unroll
         for (int j = 0; j < VEC; ++j) x[j] = value;
@@ -86,6 +88,6 @@ pointwise_strided(@POINTERS@, DTYPE_out* out, long long vectors@PARAMETERS@) {
         float result[VEC];
 #pragma unroll
         for (int j = 0; j < VEC; ++j) result[j] = apply(@ELEMENTS@@PASS@);
-        forge::store<VEC, STREAM>(out + at[i][@OPERAND_COUNT@], result);
+        forge::store<VEC, KEEP>(out + at[i][@OPERAND_COUNT@], result);
     }
 }
