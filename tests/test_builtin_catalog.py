@@ -7,7 +7,7 @@ import re
 import pytest
 
 from forge_tui.engine.builtin.catalog import kernels_for
-from forge_tui.engine.builtin.registry import Recipe, registered_operators, render
+from forge_tui.engine.builtin.registry import Recipe, registered_operators, render, template_text
 from forge_tui.specs import Call, TensorSpec
 
 
@@ -36,6 +36,8 @@ def test_unknown_operators_and_dtypes_get_none() -> None:
 def test_a_recipe_must_fill_its_template_exactly() -> None:
     with pytest.raises(LookupError, match="no value for"):
         render(Recipe("pointwise_dense", "access", ""), "torch.neg")
-    filled = dict.fromkeys(("BODY", "PARAMETERS", "PASS", "ARGS", "GUARD"), "")
+    words = {match[1]: "" for match in re.finditer(r"@([A-Z_]+)@", template_text("pointwise_dense"))}
+    del words["OPERATOR"]
+    assert "operator" in render(Recipe("pointwise_dense", "access", "", words), "torch.neg")
     with pytest.raises(LookupError, match="nothing uses TYPO"):
-        render(Recipe("pointwise_dense", "access", "", {**filled, "TYPO": ""}), "torch.neg")
+        render(Recipe("pointwise_dense", "access", "", {**words, "TYPO": ""}), "torch.neg")

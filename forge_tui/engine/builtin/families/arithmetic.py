@@ -13,8 +13,10 @@ from forge_tui.specs import Call, TensorSpec
 FORMULAS = {
     "torch.add": Function("return x + alpha * y;", ("alpha",)),
     "torch.sub": Function("return x - alpha * y;", ("alpha",)),
+    "torch.rsub": Function("return y - alpha * x;", ("alpha",)),
     "torch.mul": Function("return x * y;"),
     "torch.div": Function("return x / y;"),
+    "torch.Tensor.__rdiv__": Function("return y / x;"),
 }
 """`x`: input, `y`: other. Eager, too, computes half types in float32 and rounds once."""
 
