@@ -64,6 +64,8 @@ class RunState:
     selected: tuple[str, ...] = ()
     """Variant keys the latest run works on."""
     packaged: events.Packaged | None = None
+    package_stale: bool = False
+    """An operator's result changed since the package was written."""
     in_model: events.InModel | None = None
     notes: collections.deque[events.Note] = field(default_factory=lambda: collections.deque(maxlen=KEPT_NOTES))
     activity: str = ""
@@ -192,10 +194,11 @@ class RunState:
 
     def _operator_done(self, event: events.OperatorDone) -> None:
         self.operator(event.variant).done = event
+        self.package_stale = True
         self.activity = ""
 
     def _packaged(self, event: events.Packaged) -> None:
-        self.packaged, self.in_model = event, None
+        self.packaged, self.in_model, self.package_stale = event, None, False
         self.activity = "running the model with the package"
 
     def _in_model(self, event: events.InModel) -> None:
@@ -204,6 +207,8 @@ class RunState:
 
     def _note(self, event: events.Note) -> None:
         self.notes.append(event)
+        if event.level == "info":
+            self.activity = event.text
 
     def _run_ended(self, event: events.RunEnded) -> None:
         self.ended = event

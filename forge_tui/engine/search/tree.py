@@ -96,8 +96,8 @@ class Node:
 class Tree:
     """All nodes of one variant, in order of proposal. Changed only by the events it is given; read by policies.
 
-    Invariants: `nodes[id].parent` precedes it; `root.visits + root.pending == len(nodes)`; a kernel text or a compiled
-    image belongs to one node, later nodes with the same are duplicates of it.
+    Invariants: `nodes[id].parent` precedes it; `root.visits + root.pending == len(nodes)`; a kernel text belongs to one
+    node, later nodes with the same are duplicates of it.
     """
 
     def __init__(self, variant: str) -> None:
@@ -105,7 +105,11 @@ class Tree:
         self.root = Node("", 0, None)
         self.nodes: dict[str, Node] = {}
         self.by_kernel: dict[str, Node] = {}
-        self.by_image: dict[str, Node] = {}
+        self.by_image: dict[str, list[Node]] = {}
+        """Images alone do not say which launch plan ran them."""
+        self.first_us: float | None = None
+        """Time of the first verified kernel: the baseline where nothing is timed against eager. Never changes, so that
+        values stay comparable."""
 
     def propose(self, event: Proposed) -> None:
         """A new node; or the same one asked again, of another provider, after a restart."""
@@ -133,8 +137,11 @@ class Tree:
         node = self.nodes[event.node]
         was_settled = node.settled
         node.judged = event
-        if event.duplicate_of is None and event.verdict.image:
-            self.by_image.setdefault(event.verdict.image, node)
+        verdict = event.verdict
+        if event.duplicate_of is None and verdict.image:
+            self.by_image.setdefault(verdict.image, []).append(node)
+        if self.first_us is None and verdict.verified and verdict.timing:
+            self.first_us = verdict.timing.us
         self._settle(node, was_settled)
 
     def confirm(self, event: Confirmed) -> None:
@@ -156,13 +163,6 @@ class Tree:
         """The verified node of highest value; the earlier of equals."""
         verified = [node for node in self.nodes.values() if node.value is not None]
         return max(verified, key=lambda node: node.value, default=None)
-
-    @property
-    def first_us(self) -> float | None:
-        """Time of the first verified kernel: the baseline where nothing is timed against eager."""
-        judged = [node for node in self.nodes.values() if node.us is not None]
-        first = min(judged, key=lambda node: node.judged.at, default=None)
-        return first.judged.verdict.timing.us if first else None
 
     def open_nodes(self) -> list[Node]:
         """Not settled, in order of proposal: what a restart takes up again."""

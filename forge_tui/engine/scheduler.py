@@ -1,0 +1,321 @@
+"""The search over all selected operators at once: who is asked what next, what is judged, when each search is over.
+
+One thread owns tree, state and journal. Proposals and judgements run on other threads and come back through a queue.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from forge_tui.cuda.device import DeviceFacts
+from forge_tui.engine import events
+from forge_tui.engine.asks import build_ask, plan_of
+from forge_tui.engine.cards import Variant
+from forge_tui.engine.halt import StopReason, Watch
+from forge_tui.engine.judge.verdict import Verdict
+from forge_tui.engine.judging import JudgePool
+from forge_tui.engine.options import Settings
+from forge_tui.engine.outcome import AT_FLOOR, conclude, value_of
+from forge_tui.engine.providers.base import Ask, Exhausted, Provider, Reply, ReplyPending
+from forge_tui.engine.recorder import Recorder
+from forge_tui.engine.search.policy import Policy
+from forge_tui.engine.search.tree import Node, Tree
+from forge_tui.store.atomic import write_atomic
+from forge_tui.store.kernels import load_kernel, save_kernel
+from forge_tui.store.paths import ProjectPaths
+
+POLL_S = 0.2
+"""How long the loop may sleep before it looks for signals, a stop request, or the time limit."""
+
+
+@dataclass(eq=False)
+class Search:
+    """One operator's search while the run lasts; everything lasting is in its tree."""
+
+    variant: Variant
+    tree: Tree
+    exhausted: set[str] = field(default_factory=set)
+    """Providers that said so themselves."""
+    confirming: bool = False
+    finished: bool = False
+
+    @property
+    def saving_us(self) -> float:
+        """What a forward would still save at the floor."""
+        best = self.tree.best
+        now = best.us if best is not None and best.us is not None else self.variant.time_us
+        return self.variant.calls * max(0.0, now - self.variant.floor_us)
+
+    @property
+    def priority(self) -> float:
+        """The next try goes where most can still be saved, less the longer nothing came of it."""
+        return self.saving_us / (1 + self.tree.stale() + self.tree.root.pending)
+
+    @property
+    def at_floor(self) -> bool:
+        best = self.tree.best
+        return best is not None and best.us is not None and best.us <= AT_FLOOR * self.variant.floor_us
+
+
+class Scheduler:
+    """`run` to the end or to a stop. Give it to nobody afterwards; `close` ends its threads.
+
+    Invariants: every started proposal or judgement is one entry of `asking`, `judging` or `waiting` by node id; a node is
+    judged by one judge at a time, and never again once it has a verdict.
+    """
+
+    def __init__(self, *, paths: ProjectPaths, settings: Settings, recorder: Recorder, watch: Watch, policy: Policy,
+                 providers: Sequence[Provider], judges: JudgePool, device: DeviceFacts, modelled: bool,
+                 variants: Sequence[Variant]) -> None:
+        self.paths, self.settings, self.recorder, self.watch = paths, settings, recorder, watch
+        self.policy, self.providers, self.judges = policy, list(providers), judges
+        self.device, self.time_kind = device, "modelled" if modelled else "device"
+        self.searches = [Search(variant, recorder.state.operator(variant.key).tree) for variant in variants]
+        self.by_key = {search.variant.key: search for search in self.searches}
+        self.asking: dict[str, Ask] = {}
+        self.judging: set[str] = set()
+        self.waiting: dict[str, Ask] = {}
+        self.twins: dict[str, list[Node]] = {}
+        self.asked_at: dict[str, float] = {}
+        self.cancel = threading.Event()
+        self._results: queue.Queue[Callable[[], None]] = queue.Queue()
+        self._threads = ThreadPoolExecutor(settings.jobs, thread_name_prefix="ask")
+
+    def run(self) -> StopReason:
+        """Resume what was in flight, then propose, judge and conclude until nothing is left or something stops it."""
+        self._resume()
+        stop: StopReason | None = None
+        while True:
+            self._conclude_finished(stop)
+            if all(search.finished for search in self.searches):
+                return stop or StopReason.DONE
+            found = self.watch.check(len(self.asking))
+            if found is not None and not found.drains:
+                return found
+            stop = stop or found
+            if stop is None:
+                self._fill()
+            if self.asking or self.judging:
+                self._take()
+            elif self.waiting:
+                if stop is not None or not self._poll_waiting():
+                    return stop or StopReason.WAITING
+            elif not any(search.finished or self._over(search) for search in self.searches):
+                raise AssertionError(f"policy {self.policy.name} has no move, and nothing is in flight")
+
+    def close(self) -> None:
+        """Cancel what is in flight. What was not recorded is done again by the next run."""
+        self.cancel.set()
+        self.judges.close()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for provider in self.providers:
+            provider.close()
+
+    # -- proposing
+
+    def _resume(self) -> None:
+        """Nodes that an earlier run left: judge those with a kernel, ask again for the others."""
+        for search in self.searches:
+            for node in search.tree.open_nodes():
+                if node.kernel is not None:
+                    self._judge(search, node)
+                else:
+                    self._ask(search, node, self._provider_again(search, node))
+
+    def _provider_again(self, search: Search, node: Node) -> Provider:
+        """The one that was asked before; where this run has it not, the run's own."""
+        for provider in self.providers:
+            if provider.name == node.provider:
+                return provider
+        provider = self.providers[-1]
+        self.recorder.record(events.Proposed(
+            at=time.time(), node=node.id, variant=search.variant.key, parent=node.parent.id or None,
+            strategy=node.strategy, provider=provider.name, model=self.settings.llm, origin=node.origin))
+        return provider
+
+    def _fill(self) -> None:
+        """Propose while there is room. The judges' queue is kept short, so that choices are made on what is known."""
+        while len(self.asking) + len(self.waiting) < self.settings.jobs and len(self.judging) < 2 * self.judges.count:
+            if not self._propose_next():
+                return
+
+    def _propose_next(self) -> bool:
+        for search in sorted(self._open_searches(), key=lambda search: -search.priority):
+            provider = self._provider_for(search)
+            move = provider.fixed_move(search.variant, self._turn(search, provider)) or self.policy.select(search.tree)
+            if move is None:
+                continue
+            parent = move.parent if move.parent in search.tree.nodes else None
+            name = f"{search.variant.key}/{len(search.tree.nodes) + 1}"
+            self.recorder.record(events.Proposed(
+                at=time.time(), node=name, variant=search.variant.key, parent=parent, strategy=move.strategy,
+                provider=provider.name, model=self.settings.llm, origin=move.origin))
+            self._ask(search, search.tree.nodes[name], provider)
+            return True
+        return False
+
+    def _open_searches(self) -> list[Search]:
+        """Those that may be given another node."""
+        return [search for search in self.searches
+                if not search.finished and not search.confirming and not self._over(search)]
+
+    def _over(self, search: Search) -> bool:
+        """Whether the search makes no new nodes."""
+        return (len(search.tree.nodes) >= self.settings.iterations or search.at_floor
+                or self._provider_for(search) is None)
+
+    def _provider_for(self, search: Search) -> Provider | None:
+        """The first that still has something to offer: shipped kernels come before models."""
+        for provider in self.providers:
+            if provider.name not in search.exhausted and not provider.exhausted(search.variant, self._turn(search, provider)):
+                return provider
+        return None
+
+    @staticmethod
+    def _turn(search: Search, provider: Provider) -> int:
+        return sum(node.provider == provider.name for node in search.tree.nodes.values())
+
+    def _ask(self, search: Search, node: Node, provider: Provider) -> None:
+        ask = build_ask(self.paths, search.variant, search.tree, node, self.device, self.time_kind)
+        self.asked_at.setdefault(node.id, time.monotonic())
+        self.asking[node.id] = ask
+        future = self._threads.submit(provider.propose, ask, self.cancel)
+        self._on_result(future, lambda done: self._replied(search, node, provider, done))
+
+    def _poll_waiting(self) -> bool:
+        """Look once more for replies that were not there. Whether any came."""
+        for name in list(self.waiting):
+            del self.waiting[name]
+            search = self.by_key[name.partition("/")[0]]
+            node = search.tree.nodes[name]
+            self._ask(search, node, self._provider_again(search, node))
+        before = len(self.asking)
+        while self.asking:
+            self._take()
+        return len(self.waiting) < before
+
+    # -- results
+
+    def _on_result(self, future: Future[Any], handle: Callable[[Future[Any]], None]) -> None:
+        future.add_done_callback(lambda done: self._results.put(lambda: handle(done)))
+
+    def _take(self) -> None:
+        """Handle results until there is none for a moment."""
+        try:
+            handle = self._results.get(timeout=POLL_S)
+        except queue.Empty:
+            return
+        handle()
+
+    def _replied(self, search: Search, node: Node, provider: Provider, done: Future[Reply]) -> None:
+        ask = self.asking.pop(node.id)
+        try:
+            reply = done.result()
+        except ReplyPending:
+            self.waiting[node.id] = ask
+            return
+        except Exhausted:
+            search.exhausted.add(provider.name)
+            reply = Reply(source=None, problem="the provider had nothing more to offer", cost_usd=0.0)
+        self._record_reply(node, ask, reply)
+        if node.kernel is not None:
+            self._judge(search, node, reply.source)
+
+    def _record_reply(self, node: Node, ask: Ask, reply: Reply) -> None:
+        """Texts first: what the journal names is there."""
+        kernel = save_kernel(self.paths, reply.source) if reply.source is not None else None
+        self.recorder.record(events.Replied(
+            at=time.time(), node=node.id, kernel=kernel, idea=reply.idea,
+            prompt_file=self._keep(f"{ask.id}.prompt.md", reply.prompt), reply_file=self._keep(f"{ask.id}.reply.md", reply.text),
+            tokens_in=reply.tokens_in, tokens_out=reply.tokens_out, cost_usd=reply.cost_usd, problem=reply.problem,
+            model=reply.model, seconds=time.monotonic() - self.asked_at[node.id]), sync=True)
+
+    def _keep(self, name: str, text: str) -> str | None:
+        if not text:
+            return None
+        write_atomic(self.paths.replies / name, text)
+        return name
+
+    # -- judging
+
+    def _judge(self, search: Search, node: Node, source: str | None = None) -> None:
+        """Judge a node's kernel; the same text is judged once."""
+        first = search.tree.by_kernel[node.kernel]
+        if first is not node:
+            if first.judged is not None:
+                self._record_double(search, node, first)
+            else:
+                self.twins.setdefault(first.id, []).append(node)
+            return
+        text = source if source is not None else load_kernel(self.paths, node.kernel)
+        self.judging.add(node.id)
+        future = self.judges.submit(lambda judge: judge.judge(
+            search.variant, text, f"{node.kernel[:12]}.cu", tune_points=self.settings.tune_points))
+        self._on_result(future, lambda done: self._judged(search, node, done))
+
+    def _judged(self, search: Search, node: Node, done: Future[Verdict]) -> None:
+        verdict = done.result()
+        self.judging.discard(node.id)
+        first = self._double(search, node, verdict)
+        if first is not None:
+            self._record_double(search, node, first)
+        else:
+            self.recorder.record(events.Judged(at=time.time(), node=node.id, verdict=verdict,
+                                               value=value_of(verdict, search.tree.first_us)), sync=True)
+        for twin in self.twins.pop(node.id, []):
+            self._record_double(search, twin, first or node)
+
+    def _double(self, search: Search, node: Node, verdict: Verdict) -> Node | None:
+        """The earlier node with the same image and the same plan: the image alone does not know grid and arguments."""
+        plan = plan_of(load_kernel(self.paths, node.kernel))
+        return next((other for other in search.tree.by_image.get(verdict.image, [])
+                     if plan_of(load_kernel(self.paths, other.kernel)) == plan), None)
+
+    def _record_double(self, search: Search, node: Node, first: Node) -> None:
+        self.recorder.record(events.Judged(at=time.time(), node=node.id, verdict=first.judged.verdict,
+                                           value=first.judged.value, duplicate_of=first.id), sync=True)
+
+    # -- the end of an operator
+
+    def _conclude_finished(self, stop: StopReason | None) -> None:
+        """Confirm the winner of each search that is over, then say so."""
+        for search in self.searches:
+            if search.finished or search.confirming or search.tree.root.pending:
+                continue
+            if stop is not None or self._over(search):
+                self._conclude(search, stop)
+
+    def _conclude(self, search: Search, stop: StopReason | None) -> None:
+        best = search.tree.best
+        if best is not None and best.confirmed is None:
+            self._confirm(search, best)
+            return
+        status, reason, winner = conclude(search.tree)
+        search.finished = True
+        if stop is not None and status in ("failed", "skipped"):
+            status, reason = "pending", stop.sentence
+        done = self.recorder.state.operator(search.variant.key).done
+        if done is None or (done.status, done.best) != (status, winner.id if winner else None):
+            self.recorder.record(events.OperatorDone(at=time.time(), variant=search.variant.key, status=status,
+                                                     reason=reason, best=winner.id if winner else None), sync=True)
+
+    def _confirm(self, search: Search, best: Node) -> None:
+        search.confirming = True
+        text = load_kernel(self.paths, best.kernel)
+        self.judging.add(best.id)
+        future = self.judges.submit(lambda judge: judge.confirm(
+            search.variant, text, f"{best.kernel[:12]}.cu", best.judged.verdict))
+        self._on_result(future, lambda done: self._confirmed(search, best, done))
+
+    def _confirmed(self, search: Search, node: Node, done: Future[Verdict]) -> None:
+        verdict = done.result()
+        self.judging.discard(node.id)
+        search.confirming = False
+        self.recorder.record(events.Confirmed(at=time.time(), node=node.id, verdict=verdict,
+                                              value=value_of(verdict, search.tree.first_us)), sync=True)

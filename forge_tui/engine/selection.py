@@ -1,0 +1,43 @@
+"""Which operators a run works on: patterns against the cards."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Sequence
+
+from forge_tui.engine.cards import OperatorFile, Variant
+from forge_tui.errors import ProjectError
+
+
+def select_variants(cards: OperatorFile, patterns: Sequence[str]) -> list[Variant]:
+    """The offered variants that a pattern names (all when there is none), the most recoverable first.
+
+    A pattern is a variant key or its beginning (4 digits at least), an operator's full name, its last part (`softmax`), or
+    either with `*` and `?`. Raises ProjectError for a pattern that names nothing, or nothing that a kernel may replace.
+    """
+    chosen: dict[str, Variant] = {}
+    for pattern in patterns or ("*",):
+        matching = [variant for variant in cards.variants if matches(variant, pattern)]
+        if not matching and patterns:
+            raise ProjectError(f"`{pattern}` names no operator of this model", where="--ops", cure=_nearest(cards, pattern))
+        offered = [variant for variant in matching if variant.offered]
+        if not offered and patterns:
+            raise ProjectError(f"`{pattern}` names only operators that no kernel may replace: {matching[0].reason}",
+                               where="--ops", cure="`forge-tui show` lists those that can be")
+        chosen.update((variant.key, variant) for variant in offered)
+    return sorted(chosen.values(), key=lambda variant: -variant.recoverable_us)
+
+
+def matches(variant: Variant, pattern: str) -> bool:
+    """Whether a pattern names this variant."""
+    name = variant.operator
+    if len(pattern) >= 4 and variant.key.startswith(pattern.lower()):
+        return True
+    return any(fnmatch.fnmatchcase(text, pattern) for text in (name, name.rpartition(".")[2]))
+
+
+def _nearest(cards: OperatorFile, pattern: str) -> str:
+    names = sorted({variant.operator.rpartition(".")[2] for variant in cards.variants})
+    near = difflib.get_close_matches(pattern.strip("*"), names, n=3, cutoff=0.4)
+    return f"did you mean {', '.join(f'`{name}`' for name in near or names[:8])}?"
