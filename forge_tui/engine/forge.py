@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,7 +18,7 @@ from forge_tui.engine import events
 from forge_tui.engine.cards import OperatorFile, Variant, load_operators
 from forge_tui.engine.document import Document
 from forge_tui.engine.halt import Status, StopReason, Watch, reason_of
-from forge_tui.engine.judging import Judge, JudgePool
+from forge_tui.engine.judging import Judge, Judges
 from forge_tui.engine.options import RunOptions, Settings, resolve
 from forge_tui.engine.providers import Provider, open_provider
 from forge_tui.engine.recorder import Recorder
@@ -33,16 +34,19 @@ from forge_tui.store.lock import ProjectLock
 from forge_tui.store.paths import ProjectPaths
 from forge_tui.store.project import DeviceConfig, ProjectConfig
 
+if TYPE_CHECKING:
+    from forge_tui.engine.package.export import Winner
+
 OnEvent = Callable[[events.AnyEvent], None]
-OpenJudge = Callable[[ProjectPaths, OperatorFile, str], Judge]
-"""Opens a judge for a device (`host`, `cuda:0`)."""
+OpenWorkers = Callable[[ProjectPaths, str, Settings, int, Callable[[str], None]], Judge]
+"""Opens a judge: project, device (`host`, `cuda:0`), settings, number of workers, whom to tell of replaced ones."""
 
 MAX_HOST_JUDGES = 4
 """Interpreters side by side on a machine without a GPU: each holds torch and a copy of the samples (about 0.6 GB)."""
 
 
 def run(paths: ProjectPaths, config: ProjectConfig, options: RunOptions, on_event: OnEvent = lambda event: None,
-        open_judge: OpenJudge | None = None) -> Document:
+        open_judge: OpenWorkers | None = None) -> Document:
     """Do what is not yet done, and say what came of it.
 
     The last event, `RunEnded`, has the exit code. What fails once the run has begun is in the document (`status` `failed`,
@@ -56,7 +60,7 @@ def run(paths: ProjectPaths, config: ProjectConfig, options: RunOptions, on_even
         state = load_state(paths)
         with JournalWriter(paths.journal) as writer:
             recorder = Recorder(writer, state, on_event)
-            status, error = _Run(paths, config, options, recorder, open_judge or open_worker).go()
+            status, error = _Run(paths, config, options, recorder, open_judge or open_workers).go()
     return document(paths, _cards_or_none(paths), state, status=status, error=error, elapsed_s=time.monotonic() - begun)
 
 
@@ -64,7 +68,7 @@ class _Run:
     """The phases of one run, and how it ends."""
 
     def __init__(self, paths: ProjectPaths, config: ProjectConfig, options: RunOptions, recorder: Recorder,
-                 open_judge: OpenJudge) -> None:
+                 open_judge: OpenWorkers) -> None:
         self.paths, self.config, self.options = paths, config, options
         self.recorder, self.state, self.open_judge = recorder, recorder.state, open_judge
         self.name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
@@ -87,12 +91,11 @@ class _Run:
         cards = self._capture(settings)
         variants = self._select(cards, settings)
         reason = self._search(cards, variants, settings)
-        if reason.status in ("done", "limit"):
+        if reason.status in ("done", "limit") and self.options.package:
             self._package(cards)
-        if reason.status == "done":
-            self._prove(settings)
-            reason = self._speedup(reason, variants, settings)
-        return reason
+        if reason.status == "done" and self.options.package:
+            self._prove()
+        return self._speedup(reason, variants, settings)
 
     def _end(self, status: Status, reason: str, exit_code: int) -> tuple[Status, str | None]:
         event = events.RunEnded(at=time.time(), run=self.name, status=status, reason=reason, exit_code=exit_code)
@@ -147,7 +150,8 @@ class _Run:
     def _search(self, cards: OperatorFile, variants: list[Variant], settings: Settings) -> StopReason:
         watch = Watch(self.paths, settings, self.state)
         on_host = self.device == "host"
-        judges = JudgePool(lambda: self.open_judge(self.paths, cards, self.device), judge_count(settings, on_host))
+        judges = Judges(lambda workers: self.open_judge(self.paths, self.device, settings, workers, scheduler.note),
+                        judge_count(settings, on_host), fresh_each=not on_host)
         scheduler = Scheduler(
             paths=self.paths, settings=settings, recorder=self.recorder, watch=watch,
             policy=open_policy(settings.policy, settings.seed), providers=open_providers(self.paths, settings, cards),
@@ -172,7 +176,7 @@ class _Run:
             self.recorder.note("warning", f"{key} is not in the package: {reason}")
         self.recorder.record(events.Packaged(at=time.time(), path=str(exported.folder), kernels=exported.kernels), sync=True)
 
-    def _prove(self, settings: Settings) -> None:
+    def _prove(self) -> None:
         """Run the model with the package and compare, once for each package."""
         if self.state.packaged is None or self.state.in_model is not None:
             return
@@ -226,11 +230,12 @@ def judge_count(settings: Settings, on_host: bool) -> int:
     return max(1, min(settings.jobs, len(os.sched_getaffinity(0)), MAX_HOST_JUDGES))
 
 
-def open_worker(paths: ProjectPaths, cards: OperatorFile, device: str) -> Judge:
-    """The real judge: a supervised worker process."""
+def open_workers(paths: ProjectPaths, device: str, settings: Settings, workers: int, note: Callable[[str], None]) -> Judge:
+    """The real judge: supervised worker processes."""
     from forge_tui.engine.judge.client import JudgeClient
+    from forge_tui.engine.judge.options import JudgeOptions
 
-    return JudgeClient(paths, device)
+    return JudgeClient(paths, device, workers=workers, options=JudgeOptions(tune_points=settings.tune_points), on_note=note)
 
 
 def winners(state: RunState, cards: OperatorFile) -> list[Winner]:

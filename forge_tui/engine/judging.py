@@ -1,70 +1,93 @@
-"""Judges side by side: a small pool, each judge used by one thread at a time."""
+"""Judgements beside the loop: judges opened when first needed, one more for confirmations, all ended together."""
 
 from __future__ import annotations
 
 import contextlib
-import queue
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
-from forge_tui.engine.cards import Variant
 from forge_tui.engine.judge.verdict import Verdict
 
 
 class Judge(Protocol):
-    """What the loop needs of a judge; `judge.client.JudgeClient` is the real one. Used by one thread at a time.
+    """What the loop needs of `judge.client.JudgeClient`. Entered before use; thread-safe.
 
-    Whatever a candidate does becomes a verdict, the death of the judge's worker included. Raises ForgeError when judging
-    itself is impossible (no compiler, no device, samples missing).
+    Whatever a candidate does becomes a verdict, the death of a worker included. Raises ForgeError when nothing can be
+    judged (no compiler, no device, samples missing), on entering or later.
     """
 
-    def judge(self, variant: Variant, source: str, filename: str, *, tune_points: int) -> Verdict:
-        """Everything: build, check, tune, time."""
-        ...
+    def __enter__(self) -> Judge: ...
 
-    def confirm(self, variant: Variant, source: str, filename: str, verdict: Verdict) -> Verdict:
-        """Once more, in a fresh process on fresh inputs, at the settings of `verdict`."""
+    def __exit__(self, *_: object) -> None: ...
+
+    def judge(self, variant_key: str, text: str, filename: str, *, settings: dict[str, int] | None = None) -> Verdict:
+        """Build, check, tune, time. settings: of `[tune]`; only these are tried."""
         ...
 
     def close(self) -> None:
-        """End the worker, at once. May be called from another thread while `judge` runs, which then raises."""
+        """End the workers at once, also those at work."""
         ...
 
 
-class JudgePool:
-    """`count` judges, opened when first needed."""
+OpenJudge = Callable[[int], Judge]
+"""Opens a judge with so many workers."""
 
-    def __init__(self, open_judge: Callable[[], Judge], count: int) -> None:
+
+class Judges:
+    """`count` judgements at a time, on one judge; confirmations on another, whose process never saw the search.
+
+    fresh_each: whether every confirmation gets a process of its own, as it must where candidates run natively.
+    """
+
+    def __init__(self, open_judge: OpenJudge, count: int, fresh_each: bool) -> None:
         self.count = count
         self._open = open_judge
+        self._fresh_each = fresh_each
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="judge")
-        self._idle: queue.LifoQueue[Judge | None] = queue.LifoQueue()
-        self._opened: list[Judge] = []
-        for _ in range(count):
-            self._idle.put(None)
+        self._lock = threading.Lock()
+        self._search: Judge | None = None
+        self._second: Judge | None = None
+        self._stack = contextlib.ExitStack()
+        self._entered: list[Judge] = []
 
-    def submit(self, work: Callable[[Judge], Verdict]) -> Future[Verdict]:
-        return self._threads.submit(self._run, work)
+    def judge(self, variant: str, text: str, filename: str) -> Future[Verdict]:
+        """A node's judgement."""
+        return self._threads.submit(lambda: self._searching().judge(variant, text, filename))
 
-    def _run(self, work: Callable[[Judge], Verdict]) -> Verdict:
-        with self._judge() as judge:
-            return work(judge)
-
-    @contextlib.contextmanager
-    def _judge(self) -> Iterator[Judge]:
-        judge = self._idle.get()
-        try:
-            if judge is None:
-                judge = self._open()
-                self._opened.append(judge)
-            yield judge
-        finally:
-            self._idle.put(judge)
+    def confirm(self, variant: str, text: str, filename: str, settings: dict[str, int]) -> Future[Verdict]:
+        """A winner's second judgement, on inputs drawn anew."""
+        return self._threads.submit(lambda: self._confirm(variant, text, filename, settings))
 
     def close(self) -> None:
-        """Ends every judge, whatever it is doing."""
+        """Ends everything, whatever it is doing; what was submitted fails or is dropped."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for judge in list(self._opened):
+        for judge in list(self._entered):
             judge.close()
         self._threads.shutdown(wait=True)
+        self._stack.close()
+
+    def _searching(self) -> Judge:
+        with self._lock:
+            if self._search is None:
+                self._search = self._enter(self.count)
+            return self._search
+
+    def _confirm(self, variant: str, text: str, filename: str, settings: dict[str, int]) -> Verdict:
+        if self._fresh_each:
+            with self._lock:
+                judge = self._enter(1)
+            try:
+                return judge.judge(variant, text, filename, settings=settings)
+            finally:
+                judge.close()
+        with self._lock:
+            if self._second is None:
+                self._second = self._enter(1)
+        return self._second.judge(variant, text, filename, settings=settings)
+
+    def _enter(self, workers: int) -> Judge:
+        judge = self._stack.enter_context(self._open(workers))
+        self._entered.append(judge)
+        return judge

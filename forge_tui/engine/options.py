@@ -35,6 +35,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     """Poll for `exchange` replies instead of ending with status `waiting`."""
     require_speedup: float | None = None
     """Exit 7 unless every operator worked on is at least this much faster than its baseline."""
+    package: bool = True
+    """Write the package at the end and run the model with it."""
     seeds: bool = True
     """Try the kernels that ship with Forge first, whatever the provider: they cost nothing and are good roots."""
 

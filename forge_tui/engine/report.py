@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from typing import Literal
 
@@ -75,22 +76,56 @@ def render_table(result: Document, width: int = 80) -> str:
     lines = _head(result)
     shown = [item for item in result.operators if item.status != "skipped" or item.tried]
     if shown:
-        name_width = min(max(len(_name(item)) for item in shown), width - 58)
-        lines += ["", _row("operator", "calls", "baseline", "modelled" if modelled else "best", "speed-up", "tried", "status",
-                           name_width)]
-        for item in shown:
-            lines.append(_row(
-                _name(item), str(item.calls), _time(item.baseline_us), _time(item.best_us), _speedup(item),
-                f"{item.verified}/{item.tried}", item.status.replace("_", " "), name_width))
-            if item.status in ("failed", "pending", "no_gain") and item.reason:
-                lines += _wrapped(item.reason, width)
+        lines += ["", *_rows(shown, modelled, width)]
     skipped = [item for item in result.operators if item not in shown]
     if skipped:
         lines += ["", *_skipped(skipped, width)]
     if modelled and shown:
-        lines += ["", "Times are modelled from what the interpreter counted, for the device named above; nothing was",
-                  "timed against eager. tried: verified/all."]
+        lines += ["", *_wrapped("Times are modelled from what the interpreter counted, for the device named above; nothing is "
+                                "timed against eager here.", width, indent="")]
     return "\n".join(lines)
+
+
+def _rows(shown: list[OperatorResult], modelled: bool, width: int) -> list[str]:
+    """Heading and rows; columns without any value are left out, reasons stand below their row."""
+    columns = {
+        "operator": [f"{short_name(item.operator)} {item.variant[:4]}" for item in shown],
+        "share": [f"{item.share:.1%}" for item in shown],
+        "calls": [str(item.calls) for item in shown],
+        "baseline": [_time(item.baseline_us) for item in shown],
+        "modelled" if modelled else "best": [_time(item.best_us) for item in shown],
+        "floor": [_time(item.floor_us) for item in shown],
+        "speed-up": [_speedup(item) for item in shown],
+        "verified": [f"{item.verified} of {item.tried}" for item in shown],
+        "status": [item.status.replace("_", " ") for item in shown],
+    }
+    columns = {title: cells for title, cells in columns.items() if any(cells)}
+    sizes = {title: max(len(title), *map(len, cells)) for title, cells in columns.items()}
+    for spare in ("floor", "calls", "share"):
+        if _over(sizes, width) > sizes["operator"] - 20:
+            columns.pop(spare, None), sizes.pop(spare, None)
+    sizes["operator"] -= max(0, _over(sizes, width))
+    columns["operator"] = [_shorten(text, sizes["operator"]) for text in columns["operator"]]
+    lines = ["  ".join(_cell(title, title, sizes) for title in columns).rstrip()]
+    for index, item in enumerate(shown):
+        lines.append("  ".join(_cell(cells[index], title, sizes) for title, cells in columns.items()).rstrip())
+        if item.status in ("failed", "skipped", "pending", "no_gain") and item.reason:
+            lines += _wrapped(item.reason, width)
+    return lines
+
+
+def _over(sizes: dict[str, int], width: int) -> int:
+    """Columns that a row is too wide by."""
+    return sum(sizes.values()) + 2 * (len(sizes) - 1) - width
+
+
+def _shorten(name: str, size: int) -> str:
+    """An operator's name cut in its middle, so that the variant's digits stay."""
+    return name if len(name) <= size else f"{name[:size - 6]}…{name[-5:]}"
+
+
+def _cell(text: str, title: str, sizes: dict[str, int]) -> str:
+    return text.ljust(sizes[title]) if title in ("operator", "status") else text.rjust(sizes[title])
 
 
 def _head(result: Document) -> list[str]:
@@ -104,36 +139,21 @@ def _head(result: Document) -> list[str]:
     return lines
 
 
-def _row(name: str, calls: str, baseline: str, best: str, speedup: str, tried: str, status: str, name_width: int) -> str:
-    return (f"{_cut(name, name_width):<{name_width}} {calls:>5} {baseline:>9} {best:>9} {speedup:>12} {tried:>6} "
-            f"{status}").rstrip()
-
-
-def _name(item: OperatorResult) -> str:
-    return f"{short_name(item.operator)} {item.variant[:4]}"
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
 def _time(us: float | None) -> str:
     if us is None:
-        return "-"
+        return ""
     return f"{us / 1000:.3g} ms" if us >= 1000 else f"{us:.3g} us"
 
 
 def _speedup(item: OperatorResult) -> str:
     if item.speedup is None:
-        return "-"
-    spread = f" ±{(item.interval[1] - item.interval[0]) / 2:.2f}" if item.interval else ""
+        return ""
+    spread = f" [{item.interval[0]:.2f}, {item.interval[1]:.2f}]" if item.interval else ""
     return f"{item.speedup:.2f}x{spread}"
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(" ".join(text.split()), width, initial_indent="    ", subsequent_indent="    ", max_lines=3,
+def _wrapped(text: str, width: int, indent: str = "    ") -> list[str]:
+    return textwrap.wrap(" ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent, max_lines=3,
                          placeholder=" …")
 
 

@@ -19,7 +19,7 @@ from forge_tui.engine.asks import build_ask, plan_of
 from forge_tui.engine.cards import Variant
 from forge_tui.engine.halt import StopReason, Watch
 from forge_tui.engine.judge.verdict import Verdict
-from forge_tui.engine.judging import JudgePool
+from forge_tui.engine.judging import Judges
 from forge_tui.engine.options import Settings
 from forge_tui.engine.outcome import AT_FLOOR, conclude, value_of
 from forge_tui.engine.providers.base import Ask, Exhausted, Provider, Reply, ReplyPending
@@ -71,7 +71,7 @@ class Scheduler:
     """
 
     def __init__(self, *, paths: ProjectPaths, settings: Settings, recorder: Recorder, watch: Watch, policy: Policy,
-                 providers: Sequence[Provider], judges: JudgePool, device: DeviceFacts, modelled: bool,
+                 providers: Sequence[Provider], judges: Judges, device: DeviceFacts, modelled: bool,
                  variants: Sequence[Variant]) -> None:
         self.paths, self.settings, self.recorder, self.watch = paths, settings, recorder, watch
         self.policy, self.providers, self.judges = policy, list(providers), judges
@@ -117,6 +117,10 @@ class Scheduler:
         for provider in self.providers:
             provider.close()
 
+    def note(self, text: str) -> None:
+        """Something the user should read, said by any thread: recorded by the loop's own."""
+        self._results.put(lambda: self.recorder.note("warning", text))
+
     # -- proposing
 
     def _resume(self) -> None:
@@ -140,8 +144,10 @@ class Scheduler:
         return provider
 
     def _fill(self) -> None:
-        """Propose while there is room. The judges' queue is kept short, so that choices are made on what is known."""
-        while len(self.asking) + len(self.waiting) < self.settings.jobs and len(self.judging) < 2 * self.judges.count:
+        """Propose while there is room: one node for each job, and one for each further judge so that none idles. With one
+        job all is sequential, and the run a function of its seed and its provider's replies."""
+        room = self.settings.jobs + self.judges.count - 1
+        while len(self.asking) + len(self.waiting) + len(self.judging) < room and len(self.asking) < self.settings.jobs:
             if not self._propose_next():
                 return
 
@@ -255,8 +261,7 @@ class Scheduler:
             return
         text = source if source is not None else load_kernel(self.paths, node.kernel)
         self.judging.add(node.id)
-        future = self.judges.submit(lambda judge: judge.judge(
-            search.variant, text, f"{node.kernel[:12]}.cu", tune_points=self.settings.tune_points))
+        future = self.judges.judge(search.variant.key, text, f"{node.kernel[:12]}.cu")
         self._on_result(future, lambda done: self._judged(search, node, done))
 
     def _judged(self, search: Search, node: Node, done: Future[Verdict]) -> None:
@@ -309,8 +314,7 @@ class Scheduler:
         search.confirming = True
         text = load_kernel(self.paths, best.kernel)
         self.judging.add(best.id)
-        future = self.judges.submit(lambda judge: judge.confirm(
-            search.variant, text, f"{best.kernel[:12]}.cu", best.judged.verdict))
+        future = self.judges.confirm(search.variant.key, text, f"{best.kernel[:12]}.cu", best.judged.verdict.settings)
         self._on_result(future, lambda done: self._confirmed(search, best, done))
 
     def _confirmed(self, search: Search, node: Node, done: Future[Verdict]) -> None:
