@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from msgspec import Struct
+from msgspec.structs import replace
 
 from forge_tui.cuda.faults import CandidateFault
-from forge_tui.cuda.program import Image, Program
 from forge_tui.cuda.target import LaunchCounts, Target
 from forge_tui.engine.cards import Variant
 from forge_tui.engine.judge.draws import Drawer
-from forge_tui.engine.judge.proxy import ELEMENTS, Proxy, extrapolate, proxies, representative, whole
+from forge_tui.engine.judge.options import JudgeOptions
+from forge_tui.engine.judge.proxy import Proxy, extrapolate, proxies, representative, whole
 from forge_tui.engine.judge.reference import NoReference, eager
-from forge_tui.engine.judge.timing import Timer, open_timer
+from forge_tui.engine.judge.timing import open_timer
 from forge_tui.engine.judge.trial import Failed, Trial, from_fault
 from forge_tui.engine.judge.tuning import Setting, settings_of
 from forge_tui.engine.judge.verdict import Check, Point, Timing, Verdict
@@ -33,20 +33,6 @@ HOST_ELEMENTS = 1 << 22
 
 Progress = Callable[[str, int, int], None]
 """What is being done, how many of it are done, how many there are."""
-
-
-class JudgeOptions(Struct, frozen=True):
-    """How thorough a judgement is."""
-
-    tune_points: int = 16
-    """Most settings tried."""
-    finalists: int = 3
-    """Settings that may go through the full checks before the file is given up."""
-    repeats: int = 2
-    """Runs of the same inputs at the end, for races and for results that depend on what ran before."""
-    proxy_elements: int = ELEMENTS
-    time: bool = True
-    """Whether what passes is timed."""
 
 
 def judge_text(text: str, filename: str, variant: Variant, samples: Sequence[Mapping[str, torch.Tensor]], target: Target,
@@ -286,6 +272,4 @@ class _Judgement:
 
 
 def _with_time(verdict: Verdict, seconds: float) -> Verdict:
-    from msgspec.structs import replace
-
     return replace(verdict, judged_s=seconds)

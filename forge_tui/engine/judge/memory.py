@@ -194,3 +194,15 @@ def _plain(item: Workspace) -> TensorSpec:
         stride.insert(0, step)
         step *= max(size, 1)
     return TensorSpec(item.dtype, item.shape, tuple(stride), ALIGN)
+
+
+def to_device(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    """A copy on another device with the same shape and strides, expanded dimensions expanded there too."""
+    if tensor.numel() == 0 or not _overlaps(core(tensor)):
+        span = max(sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1, 1)
+        flat = torch.zeros(span if tensor.numel() else 1, dtype=tensor.dtype, device=device)
+        moved = flat.as_strided(tensor.shape, tensor.stride())
+        if tensor.numel():
+            core(moved).copy_(core(tensor))
+        return moved
+    return tensor.to(device)

@@ -15,14 +15,13 @@ from forge_tui.cuda.program import Program
 from forge_tui.cuda.target import LaunchCounts
 from forge_tui.engine.judge.draws import lay
 from forge_tui.engine.judge.memory import core
-from forge_tui.engine.operators import IndependentDim, independent_dims, tensor_spec
+from forge_tui.engine.judge.options import PROXY_ELEMENTS
 from forge_tui.engine.judge.reference import eager
+from forge_tui.engine.operators import IndependentDim, independent_dims, tensor_spec
 from forge_tui.specs import Call, Items, TensorSpec, Value
 
-ELEMENTS = 1 << 17
-"""Most elements of a proxy's largest tensor: tens of milliseconds of interpretation a launch."""
 STEPS = (1, 4, 16)
-"""Proxies are tried at these multiples of ELEMENTS until one is representative; then the full call."""
+"""Proxies are tried at these multiples of the wanted size until one is representative; then the full call."""
 
 
 class Proxy(Struct, frozen=True):
@@ -56,7 +55,7 @@ def whole(call: Call) -> Proxy:
     return Proxy(call, (), 1.0)
 
 
-def proxies(call: Call, sample: Mapping[str, torch.Tensor], elements: int = ELEMENTS) -> Iterator[Proxy]:
+def proxies(call: Call, sample: Mapping[str, torch.Tensor], elements: int = PROXY_ELEMENTS) -> Iterator[Proxy]:
     """The full call if it is small; else proxies from small to larger, and the full call last."""
     total = _largest(call)
     seen: set[tuple[int, ...]] = set()

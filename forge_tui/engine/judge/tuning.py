@@ -59,9 +59,5 @@ class Setting:
 
 
 def settings_of(file: KernelFile, call: Call, device: DeviceFacts, most: int) -> list[Setting]:
-    """At most `most` settings that `[require]` admits: the file's first guess, the others spread evenly over the rest."""
-    points = [dict(point) for point in file.points(call, device)]
-    if len(points) > most:
-        rest = points[1:]
-        points = points[:1] + [rest[index * len(rest) // (most - 1)] for index in range(most - 1)]
-    return [Setting(values, file.bind(call, device, values)) for values in points]
+    """At most `most` settings that `[require]` admits: the file's first guess first."""
+    return [Setting(values, file.bind(call, device, values)) for values in file.points(call, device, most)]
