@@ -163,3 +163,13 @@ def test_slabs_give_the_same_result_as_the_whole(monkeypatch: pytest.MonkeyPatch
     assert parts.worst == whole.worst and parts.reason == whole.reason
     assert parts.figure == pytest.approx(whole.figure, rel=1e-12)
     assert whole.worst is not None and whole.worst.index == (17, 2, 69)
+
+
+def test_zeros_in_the_truth_allow_nothing() -> None:
+    """A row of one 1 and many zeros: small values where zeros belong are wrong at their own scale."""
+    truth = torch.zeros(64, 512, dtype=torch.float64)
+    truth[:, 7] = 1
+    candidate = truth.float()
+    candidate[:, 100:] = 3e-7
+    assert compare(truth, truth.float()).allowed < 4e-7
+    assert not compare(truth, candidate).passed

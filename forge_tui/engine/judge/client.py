@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from forge_tui import errors
@@ -199,6 +200,9 @@ def clean_environment(environment: Mapping[str, str], remote: bool = False) -> d
     """What a worker may know: no key, token or password; one thread for torch. remote: `ssh` keeps its agent."""
     kept = {name: value for name, value in environment.items()
             if not SECRET.search(name) or (remote and name == "SSH_AUTH_SOCK")}
+    root = str(Path(__file__).parents[3])
+    if "site-packages" not in root:  # a checkout that is not installed
+        kept["PYTHONPATH"] = os.pathsep.join(filter(None, (root, kept.get("PYTHONPATH", ""))))
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 

@@ -21,7 +21,7 @@ from forge_tui.engine.judge.draws import Drawer
 from forge_tui.engine.judge.options import JudgeOptions
 from forge_tui.engine.judge.proxy import Proxy, extrapolate, proxies, representative, whole
 from forge_tui.engine.judge.reference import NoReference, eager
-from forge_tui.engine.judge.timing import open_timer
+from forge_tui.engine.judge.timing import Timer, open_timer
 from forge_tui.engine.judge.trial import Failed, Trial, from_fault
 from forge_tui.engine.judge.tuning import Setting, settings_of
 from forge_tui.engine.judge.verdict import Check, Point, Timing, Verdict
@@ -36,13 +36,14 @@ Progress = Callable[[str, int, int], None]
 
 
 def judge_text(text: str, filename: str, variant: Variant, samples: Sequence[Mapping[str, torch.Tensor]], target: Target,
-               *, seed: int | None = None, options: JudgeOptions = JudgeOptions(), progress: Progress | None = None) -> Verdict:
+               *, seed: int | None = None, options: JudgeOptions = JudgeOptions(), progress: Progress | None = None,
+               timer: Timer | None = None) -> Verdict:
     """`judge` on a kernel file's text; a file that cannot be read is refused, with its line."""
     try:
         file = parse(text, filename)
     except KernelFileError as error:
         return refused(error, seed)
-    return judge(file, variant, samples, target, seed=seed, options=options, progress=progress)
+    return judge(file, variant, samples, target, seed=seed, options=options, progress=progress, timer=timer)
 
 
 def refused(error: KernelFileError, seed: int | None = None) -> Verdict:
@@ -53,21 +54,22 @@ def refused(error: KernelFileError, seed: int | None = None) -> Verdict:
 
 
 def judge(file: KernelFile, variant: Variant, samples: Sequence[Mapping[str, torch.Tensor]], target: Target, *,
-          seed: int | None = None, options: JudgeOptions = JudgeOptions(), progress: Progress | None = None) -> Verdict:
+          seed: int | None = None, options: JudgeOptions = JudgeOptions(), progress: Progress | None = None,
+          timer: Timer | None = None) -> Verdict:
     """Judge one kernel file on one variant.
 
     samples: captured inputs of the variant by kernel-file name, at least one, on the target's kind of device.
     seed: of every fresh draw; None: an unpredictable one, recorded in the verdict. Never raises for the candidate's
     faults; what the machine lacks (MissingEnvironment) passes through.
     """
-    return _Judgement(file, variant, samples, target, seed, options, progress or (lambda what, done, of: None)).run()
+    return _Judgement(file, variant, samples, target, seed, options, progress or (lambda what, done, of: None), timer).run()
 
 
 class _Judgement:
     """State of one judgement: the checks made so far and the points tried."""
 
     def __init__(self, file: KernelFile, variant: Variant, samples: Sequence[Mapping[str, torch.Tensor]], target: Target,
-                 seed: int | None, options: JudgeOptions, progress: Progress) -> None:
+                 seed: int | None, options: JudgeOptions, progress: Progress, timer: Timer | None) -> None:
         self.file = file
         self.variant = variant
         self.call = variant.call
@@ -77,6 +79,7 @@ class _Judgement:
         self.seed = 0 if seed is None else seed
         self.options = options
         self.progress = progress
+        self.timer = timer or open_timer(target)
         self.checks: list[Check] = []
         self.points: list[Point] = []
         self.proxy: Proxy = whole(self.call)
@@ -100,7 +103,6 @@ class _Judgement:
         # Chosen only now: nothing of the candidate can depend on it.
         if self.given_seed is None:
             self.seed = secrets.randbits(48)
-        self.timer = open_timer(self.target)
         self._choose_proxy(first)
         self.trial = Trial(self.proxy.call, self.target, self.seed)
         self.cut_samples = [self.proxy.cut(sample) for sample in self.samples]
@@ -167,7 +169,7 @@ class _Judgement:
         self.progress("checking the captured sample", 0, 1)
         _, report = self.trial.run("the captured sample", setting.program, setting.built, values, self.own_sample)
         setting.counts = extrapolate(report.counts, setting.full, setting.program, self.proxy) if report.counts else ()
-        setting.us, setting.interval = self.timer.quick(setting.program, setting.built, self.trial.tensors, setting.counts)
+        setting.us, setting.interval = self.timer.quick(setting, self.trial)
 
     def _tune(self, first: Setting) -> list[Setting]:
         """Build, check and time every other setting; fastest first. A setting that fails is a point that says why."""
@@ -251,7 +253,7 @@ class _Judgement:
 
     def _time(self, setting: Setting) -> Timing:
         self.progress("timing", 0, 1)
-        return self.timer.full(setting.program, setting.built, self.trial, setting.counts)
+        return self.timer.full(setting, self.trial, self.cut_samples)
 
     # -- verdicts
 

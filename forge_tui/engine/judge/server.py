@@ -84,7 +84,8 @@ class Server:
         from forge_tui.store.paths import ProjectPaths
 
         paths = ProjectPaths(self.project)
-        variant = load_operators(paths.operators).find(key)
+        operators = load_operators(paths)
+        variant = operators.find(key) if operators else None
         if variant is None:
             raise ProjectError(f"no variant {key} was captured", where=str(paths.operators),
                                cure="capture the model again, or name one of `forge-tui show`")

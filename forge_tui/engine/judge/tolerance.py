@@ -213,7 +213,9 @@ class Comparer:
     def _accumulate(self, at: tuple[int, ...], shape: tuple[int, ...], truth: torch.Tensor, got: torch.Tensor,
                     own: torch.Tensor, error: torch.Tensor, finite: torch.Tensor) -> None:
         least = self.format.least
-        kind = torch.frexp(truth)[1].to(torch.int64).clamp_(least, self.format.most + 1).sub_(least)
+        # frexp gives zero the exponent 0, which is that of 0.5: its class is the least.
+        kind = torch.frexp(truth)[1].to(torch.int64).masked_fill_(truth == 0, least)
+        kind = kind.clamp_(least, self.format.most + 1).sub_(least)
         ulp = self.ulps[kind].masked_fill_(~finite, 0.0)
         self._check_rows(at, shape, truth, own, error, ulp)
         for slot, values in enumerate((own, error, truth, ulp)):
@@ -226,20 +228,18 @@ class Comparer:
         self.eager_worst.scatter_reduce_(0, flat, own.reshape(-1), "amax")
         best = self.worst.scatter_reduce(0, flat, excess.reshape(-1), "amax")
         better = (best > self.worst) | (self.worst_at < 0)
-        chosen = ((excess.reshape(-1) == best[flat]) & better[flat] & keep).nonzero().reshape(-1)
         self.worst = best
-        if chosen.numel():
-            # Of equals within a class any will do, but the same one every time: the first.
-            chosen = chosen.flip(0)
-            classes = flat[chosen].cpu()
-            first = {int(cls): int(where) for cls, where in zip(classes, chosen.cpu(), strict=True)}
-            for cls, where in first.items():
-                local = _unravel(where, shape)
-                index = tuple(a + b for a, b in zip(at, local, strict=True))
-                self.worst_at[cls] = _ravel(index, tuple(self.eager.shape))
-                self.worst_values[cls, 0] = truth.reshape(-1)[where]
-                self.worst_values[cls, 1] = got.reshape(-1)[where]
-                self.worst_values[cls, 2] = noise.reshape(-1)[where]
+        chosen = ((excess.reshape(-1) == best[flat]) & better[flat] & keep).nonzero().reshape(-1)
+        # Of equals within a class any will do, but the same one every time: the first.
+        none = flat.numel()
+        first = torch.full_like(self.worst_at, none).scatter_reduce_(0, flat[chosen], chosen, "amin")
+        places = (first < none).nonzero().reshape(-1)
+        where = first[places]
+        self.worst_values[places] = torch.stack([item.reshape(-1)[where] for item in (truth, got, noise)], dim=1)
+        whole = tuple(self.eager.shape)
+        indices = [_ravel(tuple(a + b for a, b in zip(at, _unravel(flat_index, shape), strict=True)), whole)
+                   for flat_index in where.tolist()]
+        self.worst_at[places] = torch.tensor(indices, dtype=torch.int64, device=self.worst_at.device)
 
     def _check_rows(self, at: tuple[int, ...], shape: tuple[int, ...], truth: torch.Tensor, own: torch.Tensor,
                     error: torch.Tensor, ulp: torch.Tensor) -> None:
