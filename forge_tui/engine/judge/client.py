@@ -10,7 +10,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from forge_tui import errors
 from forge_tui.cuda.worker import WorkerDied, WorkerError, WorkerProcess
@@ -32,13 +31,6 @@ MEMORY_SHARE = 0.8
 """Of the memory that is free when a host worker starts, the workers together may take this part."""
 
 OnProgress = Callable[[ProgressReport], None]
-
-
-class Judge(Protocol):
-    """What the forge loop needs of a judge."""
-
-    def judge(self, variant_key: str, text: str, filename: str, seed: int | None = None,
-              on_progress: OnProgress | None = None) -> Verdict: ...
 
 
 class JudgeClient:
@@ -95,9 +87,11 @@ class JudgeClient:
         """Judgements by outcome, and `workers started`."""
         return dict(self._counts)
 
-    def judge(self, variant_key: str, text: str, filename: str, seed: int | None = None,
-              on_progress: OnProgress | None = None) -> Verdict:
+    def judge(self, variant_key: str, text: str, filename: str, seed: int | None = None, *,
+              settings: dict[str, int] | None = None, on_progress: OnProgress | None = None) -> Verdict:
         """The verdict on one kernel file. Waits for a free worker.
+
+        seed: repeats the fresh inputs of an earlier verdict. settings: of `[tune]`; only these are tried.
 
         A worker that dies gives a verdict that says so, and is replaced. Raises ForgeError where nothing can be judged:
         the variant is unknown, its samples are gone, no worker can be started.
@@ -106,7 +100,7 @@ class JudgeClient:
         try:
             if worker is None or not worker.alive:
                 worker = self._replace(worker)
-            verdict = self._ask(worker, JudgeRequest(variant_key, text, filename, seed, self.options), on_progress)
+            verdict = self._ask(worker, JudgeRequest(variant_key, text, filename, seed, self.options, settings), on_progress)
         finally:
             self._idle.put(worker)
         self._counts[verdict.outcome] += 1

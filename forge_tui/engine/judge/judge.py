@@ -36,14 +36,15 @@ Progress = Callable[[str, int, int], None]
 
 
 def judge_text(text: str, filename: str, variant: Variant, samples: Sequence[Mapping[str, torch.Tensor]], target: Target,
-               *, seed: int | None = None, options: JudgeOptions = JudgeOptions(), progress: Progress | None = None,
-               timer: Timer | None = None) -> Verdict:
+               *, seed: int | None = None, options: JudgeOptions = JudgeOptions(),
+               settings: dict[str, int] | None = None, progress: Progress | None = None, timer: Timer | None = None) -> Verdict:
     """`judge` on a kernel file's text; a file that cannot be read is refused, with its line."""
     try:
         file = parse(text, filename)
     except KernelFileError as error:
         return refused(error, seed)
-    return judge(file, variant, samples, target, seed=seed, options=options, progress=progress, timer=timer)
+    return judge(file, variant, samples, target, seed=seed, options=options, settings=settings, progress=progress,
+                 timer=timer)
 
 
 def refused(error: KernelFileError, seed: int | None = None) -> Verdict:
@@ -54,22 +55,26 @@ def refused(error: KernelFileError, seed: int | None = None) -> Verdict:
 
 
 def judge(file: KernelFile, variant: Variant, samples: Sequence[Mapping[str, torch.Tensor]], target: Target, *,
-          seed: int | None = None, options: JudgeOptions = JudgeOptions(), progress: Progress | None = None,
-          timer: Timer | None = None) -> Verdict:
+          seed: int | None = None, options: JudgeOptions = JudgeOptions(), settings: dict[str, int] | None = None,
+          progress: Progress | None = None, timer: Timer | None = None) -> Verdict:
     """Judge one kernel file on one variant.
 
     samples: captured inputs of the variant by kernel-file name, at least one, on the target's kind of device.
-    seed: of every fresh draw; None: an unpredictable one, recorded in the verdict. Never raises for the candidate's
+    seed: of every fresh draw; None: an unpredictable one, recorded in the verdict. settings: of `[tune]`, the only ones to
+    try; None: as many as the options admit. Never raises for the candidate's
     faults; what the machine lacks (MissingEnvironment) passes through.
     """
-    return _Judgement(file, variant, samples, target, seed, options, progress or (lambda what, done, of: None), timer).run()
+    judgement = _Judgement(file, variant, samples, target, seed, options, progress or (lambda what, done, of: None),
+                           timer or open_timer(target))
+    judgement.only = settings
+    return judgement.run()
 
 
 class _Judgement:
     """State of one judgement: the checks made so far and the points tried."""
 
     def __init__(self, file: KernelFile, variant: Variant, samples: Sequence[Mapping[str, torch.Tensor]], target: Target,
-                 seed: int | None, options: JudgeOptions, progress: Progress, timer: Timer | None) -> None:
+                 seed: int | None, options: JudgeOptions, progress: Progress, timer: Timer) -> None:
         self.file = file
         self.variant = variant
         self.call = variant.call
@@ -79,7 +84,8 @@ class _Judgement:
         self.seed = 0 if seed is None else seed
         self.options = options
         self.progress = progress
-        self.timer = timer or open_timer(target)
+        self.timer = timer
+        self.only: dict[str, int] | None = None
         self.checks: list[Check] = []
         self.points: list[Point] = []
         self.proxy: Proxy = whole(self.call)
@@ -122,7 +128,7 @@ class _Judgement:
         self.checks.append(Check("kernel file", True))
 
     def _build_first(self) -> Setting:
-        self.settings = settings_of(self.file, self.call, self.target.facts, self.options.tune_points)
+        self.settings = settings_of(self.file, self.call, self.target.facts, self.options.tune_points, self.only)
         if not self.settings:
             raise Failed("refused", "no setting of [tune] passes [require] on this call and device",
                          Check("kernel file", False, detail="no setting left"))

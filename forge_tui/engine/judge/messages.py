@@ -26,6 +26,8 @@ class JudgeRequest(Struct, frozen=True, tag="judge"):
     filename: str
     seed: int | None
     options: JudgeOptions
+    settings: dict[str, int] | None = None
+    """Of `[tune]`: only these are tried; None: all that the options admit."""
 
 
 Request = Hello | JudgeRequest

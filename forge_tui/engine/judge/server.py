@@ -75,7 +75,8 @@ class Server:
             progress("loading captured tensors", 0, 1)
             self._samples = {request.variant: self._load(variant)}
         verdict = judge_text(request.text, request.filename, variant, self._samples[request.variant], self._target,
-                             seed=request.seed, options=request.options, progress=progress)
+                             seed=request.seed, options=request.options, settings=request.settings,
+                             progress=progress)
         return Judgement(verdict)
 
     def _variant(self, key: str):

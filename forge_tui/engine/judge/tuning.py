@@ -58,6 +58,11 @@ class Setting:
         return Point(dict(self.values), self.us, self.interval, self.reason, kernels, self.image.key if self.image else "")
 
 
-def settings_of(file: KernelFile, call: Call, device: DeviceFacts, most: int) -> list[Setting]:
-    """At most `most` settings that `[require]` admits: the file's first guess first."""
-    return [Setting(values, file.bind(call, device, values)) for values in file.points(call, device, most)]
+def settings_of(file: KernelFile, call: Call, device: DeviceFacts, most: int,
+                only: dict[str, int] | None = None) -> list[Setting]:
+    """At most `most` settings that `[require]` admits, the file's first guess first; or just `only`.
+
+    Raises KernelFileError where `only` is not legal.
+    """
+    points = file.points(call, device, most) if only is None else [only]
+    return [Setting(values, file.bind(call, device, values)) for values in points]
