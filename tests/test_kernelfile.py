@@ -2,63 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from forge_tui.cuda.compile import compile_program
 from forge_tui.cuda.device import H200
 from forge_tui.engine.kernelfile import parse
 from forge_tui.errors import KernelFileError
-from forge_tui.specs import Call, Dtype, Items, TensorSpec, Value
-
-WORKED = '''/*forge
-format = 1
-language = "cuda"                       # the default; others may follow in the same form
-operator = "torch.nn.functional.softmax"
-
-[let]                                   # integer expressions over the call
-cols = "input.shape[-1]"
-rows = "input.numel // cols"
-
-[tune]                                  # each combination is one build; names become macros
-BLOCK = [128, 256, 512]
-VEC = [4, 8]
-
-[require]                               # the call and the settings this file is for
-call = ["input.dtype == 'bfloat16'", "input.contiguous", "cols <= 16384"]
-fits = "cols % VEC == 0"
-
-[define]                                # build-time constants; names become macros
-COLS = "cols"
-
-[[workspace]]                           # scratch the launcher provides, optional
-name = "partial"
-dtype = "float32"
-shape = ["rows", "2"]
-fill = 0                                # omitted: left as garbage on purpose
-
-[[launch]]                              # run in order on one stream
-kernel = "softmax_rows"
-grid = ["rows"]
-block = ["BLOCK"]
-shared = "cols * 4"
-args = ["input", "out", "rows"]
-*/
-#include <cuda_bf16.h>
-extern "C" __global__ void softmax_rows(const __nv_bfloat16* __restrict__ input,
-                                        __nv_bfloat16* __restrict__ out, int rows) { /* ... */ }
-'''
-
-
-def tensor(*shape: int, dtype: str = "bfloat16") -> TensorSpec:
-    stride, step = [], 1
-    for size in reversed(shape):
-        stride.append(step)
-        step *= size
-    return TensorSpec(dtype, shape, tuple(reversed(stride)))
-
-
-def softmax(*shape: int, dtype: str = "bfloat16", **more: Value) -> Call:
-    spec = tensor(*shape, dtype=dtype)
-    return Call("torch.nn.functional.softmax", {"input": spec, "dim": -1, "_stacklevel": 3, "dtype": None, **more}, (spec,))
+from forge_tui.specs import Call, Dtype, Items
+from kernelfile_examples import WORKED, softmax, tensor
 
 
 def test_the_worked_example_binds():
@@ -92,3 +45,43 @@ def test_refusal_names_the_false_line_with_its_numbers(call: Call, reason: str):
     assert file.points(call, H200) == []
     with pytest.raises(KernelFileError):
         file.bind(call, H200, {"BLOCK": 128, "VEC": 4})
+
+
+FOLDER = Path(__file__).parent / "kernel_files"
+
+
+def group_norm(*shape: int, groups: int = 32) -> Call:
+    spec, vector = tensor(*shape), tensor(shape[1])
+    return Call("torch.nn.functional.group_norm",
+                {"input": spec, "num_groups": groups, "weight": vector, "bias": vector, "eps": 1e-6}, (spec,))
+
+
+def pool(*shape: int) -> Call:
+    return Call("torch.nn.functional.adaptive_avg_pool2d", {"input": tensor(*shape, dtype="float32"), "output_size": Items((1, 1))},
+                (tensor(*shape[:2], 1, 1, dtype="float32"),))
+
+
+def softmax32(*shape: int) -> Call:
+    return Call("torch.nn.functional.softmax", {"input": tensor(*shape), "dim": -1, "_stacklevel": 3, "dtype": Dtype("float32")},
+                (tensor(*shape, dtype="float32"),))
+
+
+MEASURED = {
+    "avgpool_bulk": (pool(32, 2048, 7, 7), 34), "avgpool_lanes": (pool(1, 2048, 7, 7), 36),
+    "groupnorm_cluster": (group_norm(1, 512, 128, 128), 22), "groupnorm_split": (group_norm(1, 512, 128, 128), 16),
+    "groupnorm_stream": (group_norm(1, 128, 1024, 1024), 8), "softmax_any": (softmax32(1, 8, 1, 513), 5),
+    "softmax_block": (softmax32(1, 8, 2048, 2048), 18), "softmax_lanes": (softmax32(1, 8, 512, 512), 64),
+}
+"""Kernels that were measured on an H200, with a shape they were measured at; how many settings are legal there (counted by hand)."""
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_measured_kernels_bind_and_build(name: str):
+    file = parse((FOLDER / f"{name}.cu").read_text(), f"{name}.cu")
+    call, _ = MEASURED[name]
+    assert file.refusal(call, H200) is None
+    points = file.points(call, H200)
+    assert len(points) == MEASURED[name][1]
+    program = file.bind(call, H200, points[0])
+    image = compile_program(program, kind="cubin", arch="sm_90")
+    assert {launch.kernel for launch in program.launches} <= {kernel.name for kernel in image.kernels}

@@ -204,7 +204,7 @@ def _number(kind: str, value: int | float, plan: ArgumentPlan) -> Argument:
         return Argument("int64", value=int(value))
     if kind == "float" and math.isfinite(value):
         try:
-            struct.pack("f", value)
+            struct.pack("<f", value)
         except OverflowError:
             raise Unfit(f"{plan.expression.text} = {value!r} does not fit a float", plan.line,
                         f"write {{ double = \"{plan.expression.text}\" }} and take a double") from None

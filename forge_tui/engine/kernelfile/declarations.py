@@ -204,7 +204,7 @@ class _Reader:
             return "braces", False
         if any(text in ("struct", "class", "union") for text in texts) and _parameters_at(head) is None and "=" not in texts:
             return "class", False
-        if _is_function(head):
+        if _is_function(head) or "__global__" in texts:
             return "function", False
         return "braces", False
 
@@ -240,7 +240,10 @@ class _Reader:
         if any(token.text in ("struct", "class", "union", "enum") for token in core):
             ends = [index for index, token in enumerate(core) if token.text == "{}"]
             declarators = core[ends[0] + 1:] if ends else core[2:]
-            if not declarators:
+            if declarators and ends:
+                kept = [token for token in core[:ends[0]] if token.text in ("const", "constexpr", "static")]
+                self.variable([*kept, core[0], *declarators], "namespace")
+            if not declarators or ends:
                 return                                      # a type, defined or announced
         self.variable(self.head, "namespace")
 
@@ -353,6 +356,7 @@ def _last_group(core: list[Token]) -> int | None:
 def _parameters_at(core: list[Token]) -> int | None:
     """Where a parameter list opens: the first parenthesis after a name, before any initializer."""
     index = 0
+    named = False
     while index < len(core):
         token = core[index]
         if token.text == "operator":
@@ -360,12 +364,13 @@ def _parameters_at(core: list[Token]) -> int | None:
         if token.text in ("=", "{}") and token.kind == "punct":
             return None
         if token.text == "(":
-            return index if index and core[index - 1].kind == "name" and core[index - 1].text not in _ATTRIBUTES else None
+            return index if named and core[index - 1].text not in _ATTRIBUTES else None
         if token.text == "[":
             return None
         if token.text == "<" and index and core[index - 1].kind == "name":
-            index = _after_angles(core, index)
+            index = _after_angles(core, index)              # `named` stays: f<float>(
             continue
+        named = token.kind == "name"
         index += 1
     return None
 
@@ -376,7 +381,7 @@ def _is_function(core: list[Token]) -> bool:
     if at is None:
         return False
     inside = list(_group(core, at))
-    if inside and (inside[0].kind in ("number", "string", "char") or inside[0].text in ("-", "+", "{}", "true", "false")):
+    if inside and (inside[0].kind in ("number", "string", "char") or inside[0].text in ("-", "+", "*", "&", "{}", "true", "false")):
         return False
     return at >= 1
 
@@ -411,6 +416,8 @@ def _declared_name(core: list[Token]) -> Token:
     name = core[0]
     index = 0
     while index < len(core):
+        if core[index].text == "(" and index + 2 < len(core) and core[index + 1].text in ("*", "&"):
+            return core[index + 2]                          # a pointer to a function or array: `(*hook)(int)`
         if core[index].text in ("=", "[", "(", "{}", ",") and name is not core[0]:
             break
         if core[index].text == "<" and index and core[index - 1].kind == "name":

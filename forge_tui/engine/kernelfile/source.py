@@ -98,12 +98,12 @@ def _plan(text: str, tokens: Tokens, filename: str) -> tuple[str, int]:
     if tokens.comment is None:
         raise KernelFileError("the file has no launch plan", where=f"{filename}:1", cure=cure)
     start, end = tokens.comment
-    body = text[start + 2:end - 2]
+    body = text[start + 2:end]
     if re.match(r"forge\s", body) is None or text[:start].strip():
         line = text.count("\n", 0, start) + 1
         raise KernelFileError("the first comment is not a launch plan", where=f"{filename}:{line}", cure=cure)
     plan_at = start + 2 + len("forge")
-    return text[plan_at:end - 2], text.count("\n", 0, plan_at) + 1
+    return text[plan_at:end], text.count("\n", 0, plan_at) + 1
 
 
 class _Checker:
@@ -128,8 +128,8 @@ class _Checker:
                 flat.append(item)
         for index, token in enumerate(flat):
             self.token(token, flat[index - 1].text if index else "")
-        self.assembly(flat)
         self.declarations()
+        self.assembly(flat)
 
     def token(self, token: Token, before: str) -> None:
         if token.kind == "punct" and token.text == "<<<":

@@ -47,7 +47,7 @@ class Tokens:
 
     items: list[Token | Directive] = field(default_factory=list)
     comment: tuple[int, int] | None = None
-    """Offsets, in the text as given, of a `/* */` comment that comes before every token."""
+    """Where, in the text as given, a `/* */` comment that comes before every token begins and where its `*/` stands."""
 
 
 _TRIGRAPH = re.compile(r"\?\?[=/'()!<>-]")
@@ -155,7 +155,7 @@ class _Lexer:
             raise LexicalError(line, "this comment never ends", "close it with */")
         self.at = end + 2
         if not self.out.items and self.out.comment is None:
-            self.out.comment = (self.origin(start), self.origin(end + 1) + 1)
+            self.out.comment = (self.origin(start), self.origin(end))
 
     def raw_string(self, quote: int, line: int) -> str:
         """From the original text: inside raw strings the compiler takes line splices back."""
