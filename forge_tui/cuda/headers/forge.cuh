@@ -224,7 +224,7 @@ struct moments {
     }
     FORGE_FN void merge(const moments& other) {
         const float total = count + other.count;
-        const float share = total > 0.f ? other.count / total : 0.f;
+        const float share = total > 0.f ? __fdividef(other.count, total) : 0.f;   // its error scales `apart`, never the mean
         const float apart = other.mean - mean;
         mean = fmaf(apart, share, mean);
         m2 += fmaf(apart * apart, count * share, other.m2);
@@ -239,13 +239,13 @@ struct moments {
     }
     static FORGE_FN moments none() { return {0.f, 0.f, 0.f}; }
 };
-// Moments of the first `valid` of `size` values in registers: two passes, and no division per element. valid >= 1.
+// Moments of the first `valid` of `size` values in registers: two passes, and no division per element.
 template <int size> FORGE_FN moments moments_of(const float* x, int valid = size) {
     float part[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
     for (int i = 0; i < size; ++i)
         if (i < valid) part[i % 4] += x[i];
-    const float mean = ((part[0] + part[1]) + (part[2] + part[3])) / (float)valid;
+    const float mean = ((part[0] + part[1]) + (part[2] + part[3])) / (float)(valid > 0 ? valid : 1);
     part[0] = part[1] = part[2] = part[3] = 0.f;
 #pragma unroll
     for (int i = 0; i < size; ++i)
