@@ -70,10 +70,11 @@ def layout_guards(name: str, spec: TensorSpec) -> list[str]:
     return [f"{name}.shape[{dim}] == 1" for dim in range(spec.ndim) if spec.shape[dim] == 1] + [f"{name}.ndim == {spec.ndim}"]
 
 
-def offsets(name: str, tensor: str, axes: Iterable[Axis], exact: bool) -> Offsets:
+def offsets(name: str, tensor: str, axes: Iterable[Axis], exact: bool, known: dict[str, str] = {}) -> Offsets:
     """The function `name` for a tensor that moves by `axes`, outermost first, neighbours merged where it allows that.
 
-    exact: the steps follow from the shape (a contiguous tensor), so that merging needs no guard.
+    exact: the steps follow from the shape (a contiguous tensor), so that merging needs no guard. known: expressions that the
+    plan has a name for.
     """
     groups: list[list[Axis]] = []
     guards: list[str] = []
@@ -87,17 +88,23 @@ def offsets(name: str, tensor: str, axes: Iterable[Axis], exact: bool) -> Offset
             groups[-1].append(axis)
         else:
             groups.append([axis])
-    sizes = [product([axis.size for axis in group]) for group in groups]
+    sizes = [_named(product([axis.size for axis in group]), known) for group in groups]
     steps = [group[-1].steps[tensor] for group in groups]
+    texts = [_named(step.text, known) for step in steps]
     let = [f'{name}_size{k} = "max(1, {size})"' for k, size in enumerate(sizes) if k]
-    let += [f'{name}_step{k} = "{step.text}"' for k, step in enumerate(steps) if step.text not in ("0", "1")]
+    let += [f'{name}_step{k} = "{text}"' for k, text in enumerate(texts) if text not in ("0", "1")]
     names = [line.split(" =")[0] for line in let]
     unit = not groups or steps[-1].now == 1 or all(axis.now == 1 for axis in groups[-1])
     if groups and unit and steps[-1].text != "1":
         guards.append(f"{name}_step{len(steps) - 1} == 1")
-    jumps = [f"{name}_step{k}" for k, step in enumerate(steps[:-1] if unit else steps) if step.text not in ("0", "1")]
+    jumps = [text if text in known.values() else f"{name}_step{k}"
+             for k, text in enumerate(texts[:-1] if unit else texts) if text not in ("0", "1")]
     return Offsets(code=_function(name, steps), let=tuple(let), define=tuple(f'{n.upper()} = "{n}"' for n in names),
                    guards=tuple(guards), unit=unit, run=sizes[-1] if sizes else "1", jumps=tuple(jumps))
+
+
+def _named(text: str, known: dict[str, str]) -> str:
+    return known.get(text, text)
 
 
 def even(sizes: Iterable[str]) -> str:

@@ -141,10 +141,10 @@ def _recipes(work: RowWork) -> Iterator[Recipe]:
     few = rows < 264 and cols >= 8192                       # 264: two blocks on each of an H200's 132 multiprocessors
     if few:
         yield split
-    if cols <= 2048:
-        yield lanes
-    if 128 <= cols <= 65536:
-        yield block
+    registers = [lanes] * (cols <= 2048) + [block] * (128 <= cols <= 65536)
+    if cols > 1024 or rows < 528:                           # few warps would be left to hide latency, or too many values each
+        registers.reverse()
+    yield from registers
     yield stream
     if not few and cols >= 4096:
         yield split
@@ -157,17 +157,14 @@ class _Values:
         self.work = work
         tensors = {"input": work.input, "out": work.out}
         rows, cols = _in_memory_order(work.rows), _in_memory_order(work.cols)
-        self.parts = {}
-        for name, spec in tensors.items():
-            short = "in" if name == "input" else name
-            order_rows, order_cols = (rows, cols)
-            self.parts[name, "row"] = offsets(f"{name}_row", name, order_rows, spec.contiguous)
-            self.parts[name, "col"] = offsets(f"{name}_col", name, order_cols, spec.contiguous)
-            del short
+        cols_text = product([axis.size for axis in cols])
+        known = {cols_text: "cols"} if cols_text != "1" else {}
+        self.parts = {(name, kind): offsets(f"{name}_{kind}", name, axes, spec.contiguous, known)
+                      for name, spec in tensors.items() for kind, axes in (("row", rows), ("col", cols))}
         parameters = []
         if work.parameters:
-            parameters = [offsets("parameter_row", "parameter", work.parameter_rows, True),
-                          offsets("parameter_col", "parameter", work.parameter_cols, True)]
+            parameters = [offsets("parameter_row", "parameter", work.parameter_rows, True, known),
+                          offsets("parameter_col", "parameter", work.parameter_cols, True, known)]
         self.parameter_offsets = parameters
         every = [*self.parts.values(), *parameters]
         guards = [*work.guards, *layout_guards("input", work.input), *layout_guards("out", work.out)]
@@ -176,7 +173,6 @@ class _Values:
         self.along_rows = all(self.parts[name, "row"].unit for name in tensors) and work.row_count > 1
         self.row_reach = self._reach("row") if self.along_rows else "1"
         self.reach_now = 16 // min(work.input.itemsize, work.out.itemsize) if self.along_columns else 1
-        cols_text = product([axis.size for axis in cols])
         self.shared = {
             "COLS": cols_text, "ROWS": "out.numel // max(cols, 1)",
             "LET": "\n".join(line for part in every for line in part.let),
@@ -198,8 +194,7 @@ class _Values:
 
     def _reach(self, kind: str) -> str:
         """Expression: most elements of one access along rows or columns of both tensors."""
-        sizes = ["cols" if kind == "col" and part.run == product([a.size for a in _in_memory_order(self.work.cols)]) else part.run
-                 for (_, k), part in self.parts.items() if k == kind]
+        sizes = [part.run for (_, k), part in self.parts.items() if k == kind]
         sizes += [jump for part in self.parts.values() for jump in part.jumps]
         limits = ["16 // min(input.itemsize, out.itemsize)", "input.align // input.itemsize", "out.align // out.itemsize"]
         if kind == "col":

@@ -11,7 +11,6 @@ cols = "@COLS@"
 rows = "@ROWS@"
 @LET@
 reach = "@ROW_REACH@"
-side = "ceil_div(rows, ACROSS * VEC)"
 
 [tune]
 ACROSS = @ACROSS_TUNE@                  # threads side by side over rows
