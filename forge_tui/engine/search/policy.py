@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from forge_tui.engine.search.strategies import STRATEGIES
 from forge_tui.engine.search.tree import REPAIRABLE, Node, Tree
 
 REPAIRS_PER_NODE = 2
@@ -49,18 +48,14 @@ class Policy(ABC):
 
 
 def repairable(node: Node) -> bool:
-    """Failed in a way that its sentence helps to mend, and not yet given up on."""
-    if node.outcome not in REPAIRABLE or any(not child.settled for child in node.children):
+    """Failed in a way that its sentence helps to mend, and the kernel it began as not yet given up on."""
+    if node.outcome not in REPAIRABLE or node.pending:
         return False
-    chain = 0
-    for ancestor in node.lineage():
-        if ancestor.origin != "repair":
-            break
-        chain += 1
-    return chain + node.repairs < REPAIRS_PER_NODE
+    first = node
+    while first.origin == "repair":
+        first = first.parent
+    return not first.pending and _repairs_below(first) < REPAIRS_PER_NODE
 
 
-def strategies_untried(node: Node) -> list[str]:
-    """Arms not yet pulled at a node, in the catalogue's order."""
-    used = {child.strategy for child in node.children}
-    return [strategy.name for strategy in STRATEGIES if strategy.name not in used]
+def _repairs_below(node: Node) -> int:
+    return sum(1 + _repairs_below(child) for child in node.children if child.origin == "repair")

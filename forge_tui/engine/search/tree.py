@@ -81,10 +81,6 @@ class Node:
         verdict = self.verdict
         return verdict.timing.us if self.verified and verdict.timing else None
 
-    @property
-    def repairs(self) -> int:
-        return sum(child.origin == "repair" for child in self.children)
-
     def lineage(self) -> Iterator[Node]:
         """This node and its ancestors, the root left out."""
         node = self
