@@ -1,0 +1,230 @@
+"""The engine's side of judging: workers that may die, and verdicts that come whatever happens to them."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from forge_tui import errors
+from forge_tui.cuda.worker import WorkerDied, WorkerError, WorkerProcess
+from forge_tui.engine.judge import messages
+from forge_tui.engine.judge.messages import Hello, Judgement, JudgeRequest, ProgressReport, Welcome
+from forge_tui.engine.judge.options import JudgeOptions
+from forge_tui.engine.judge.verdict import Check, Verdict
+from forge_tui.errors import ForgeError, MissingEnvironment
+from forge_tui.store.paths import ProjectPaths
+
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|NETRC", re.IGNORECASE)
+"""Environment variables that no worker gets."""
+HOST_DEADLINE_S = 600.0
+"""Of one judgement where every thread is interpreted: minutes are possible, ten are not."""
+CUDA_DEADLINE_S = 120.0
+HELLO_DEADLINE_S = 180.0
+"""Importing torch from a cold network disk takes up to a minute; the probe a few seconds."""
+MEMORY_SHARE = 0.8
+"""Of the memory that is free when a host worker starts, the workers together may take this part."""
+
+OnProgress = Callable[[ProgressReport], None]
+
+
+class JudgeClient:
+    """Judges kernel files in workers of their own; a context manager. Thread-safe: as many judgements at once as workers.
+
+    device: `auto`, `host`, `cuda`, `cuda:N`. workers: on `host`, where judging costs CPU; a GPU has one owner.
+    prefix: goes before the command (`("ssh", "node7")`), for a project folder that both machines see.
+    on_note: told of replaced workers. Raises MissingEnvironment on entering where the device cannot be opened, and
+    ForgeError where the judge fails its own probe.
+    """
+
+    def __init__(self, paths: ProjectPaths, device: str = "auto", *, workers: int = 1, options: JudgeOptions = JudgeOptions(),
+                 deadline_s: float | None = None, prefix: Sequence[str] = (),
+                 on_note: Callable[[str], None] = lambda text: None, command: Sequence[str] | None = None) -> None:
+        self.paths = paths
+        self.device = device
+        self.options = options
+        self.deadline_s = deadline_s
+        self.prefix = tuple(prefix)
+        self.on_note = on_note
+        self.welcome: Welcome | None = None
+        self._command = command
+        self._wanted = max(1, workers)
+        self._idle: queue.LifoQueue[WorkerProcess | None] = queue.LifoQueue()
+        self._workers: set[WorkerProcess] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._counts: Counter[str] = Counter()
+
+    def __enter__(self) -> JudgeClient:
+        try:
+            first = self._start(probe=True)
+        except WorkerDied as died:
+            raise _not_started(died) from died
+        extra = self._wanted - 1 if self.welcome and self.welcome.target == "host" else 0
+        for _ in range(extra):
+            self._idle.put(None)
+        self._idle.put(first)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all workers, also those at work: their judgements become `crashed`."""
+        with self._lock:
+            self._closed = True
+            workers = list(self._workers)
+            self._workers.clear()
+        for worker in workers:
+            worker.close()
+
+    def statistics(self) -> dict[str, int]:
+        """Judgements by outcome, and `workers started`."""
+        return dict(self._counts)
+
+    def judge(self, variant_key: str, text: str, filename: str, seed: int | None = None, *,
+              settings: dict[str, int] | None = None, on_progress: OnProgress | None = None) -> Verdict:
+        """The verdict on one kernel file. Waits for a free worker.
+
+        seed: repeats the fresh inputs of an earlier verdict. settings: of `[tune]`; only these are tried.
+
+        A worker that dies gives a verdict that says so, and is replaced. Raises ForgeError where nothing can be judged:
+        the variant is unknown, its samples are gone, no worker can be started.
+        """
+        worker = self._idle.get()
+        try:
+            if worker is None or not worker.alive:
+                worker = self._replace(worker)
+            verdict = self._ask(worker, JudgeRequest(variant_key, text, filename, seed, self.options, settings), on_progress)
+        finally:
+            self._idle.put(worker)
+        self._counts[verdict.outcome] += 1
+        return verdict
+
+    # -- one request
+
+    def _ask(self, worker: WorkerProcess, request: JudgeRequest, on_progress: OnProgress | None) -> Verdict:
+        hear = None if on_progress is None else lambda body: on_progress(messages.decode_progress(body))
+        try:
+            reply = messages.decode_reply(worker.request(messages.encode(request), self._deadline(), hear))
+        except WorkerDied as died:
+            self._forget(worker)
+            if self._closed:
+                raise ForgeError("judging was stopped") from died
+            self.on_note(f"{died.message} while judging {request.filename}; it is replaced")
+            return _dead(died, request)
+        except WorkerError as error:
+            return _refused(messages.decode_refusal(error.body), request, str(self._log(worker)))
+        assert isinstance(reply, Judgement)
+        return reply.verdict
+
+    def _deadline(self) -> float:
+        if self.deadline_s is not None:
+            return self.deadline_s
+        return HOST_DEADLINE_S if self.welcome is None or self.welcome.target == "host" else CUDA_DEADLINE_S
+
+    # -- workers
+
+    def _start(self, probe: bool) -> WorkerProcess:
+        command = self._command or [sys.executable, "-m", "forge_tui.engine.judge.server", "--project", str(self.paths.root),
+                                    *self._memory()]
+        worker = WorkerProcess([*self.prefix, *command], environment=clean_environment(os.environ, bool(self.prefix)),
+                               log=self.paths.logs / "worker.log")
+        with self._lock:
+            if self._closed:
+                raise ForgeError("judging was stopped")
+            self._workers.add(worker)
+        self._counts["workers started"] += 1
+        try:
+            worker.start()
+            device = self.device if self.welcome is None or self.device != "auto" else self.welcome.target
+            answer = worker.request(messages.encode(Hello(device, probe)), HELLO_DEADLINE_S)
+            reply = messages.decode_reply(answer)
+        except WorkerError as error:
+            self._forget(worker)
+            raise _as_error(messages.decode_refusal(error.body), self._log(worker)) from None
+        except OSError as error:
+            self._forget(worker)
+            raise MissingEnvironment(f"the judging worker cannot be started: {error}",
+                                     cure="see that the command in front of it exists and may be run") from error
+        except WorkerDied:
+            self._forget(worker)
+            raise
+        assert isinstance(reply, Welcome)
+        self.welcome = reply
+        return worker
+
+    def _replace(self, gone: WorkerProcess | None) -> WorkerProcess:
+        """A new worker: the probe ran when the first was started. One more try, since what killed one may kill the next."""
+        if gone is not None:
+            self._forget(gone)
+        try:
+            return self._start(probe=False)
+        except WorkerDied:
+            try:
+                return self._start(probe=False)
+            except WorkerDied as died:
+                raise _not_started(died) from died
+
+    def _forget(self, worker: WorkerProcess) -> None:
+        with self._lock:
+            self._workers.discard(worker)
+        worker.close()
+
+    def _log(self, worker: WorkerProcess) -> str:
+        return str(worker.log)
+
+    def _memory(self) -> list[str]:
+        """The limit of a host worker; a GPU's driver reserves address space as it likes."""
+        if self.device.startswith("cuda") or self.prefix:
+            return []
+        try:
+            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError):
+            return []
+        return ["--memory", str(max(2 << 30, int(free * MEMORY_SHARE / self._wanted)))]
+
+
+def clean_environment(environment: Mapping[str, str], remote: bool = False) -> dict[str, str]:
+    """What a worker may know: no key, token or password; one thread for torch. remote: `ssh` keeps its agent."""
+    kept = {name: value for name, value in environment.items()
+            if not SECRET.search(name) or (remote and name == "SSH_AUTH_SOCK")}
+    root = str(Path(__file__).parents[3])
+    if "site-packages" not in root:  # a checkout that is not installed
+        kept["PYTHONPATH"] = os.pathsep.join(filter(None, (root, kept.get("PYTHONPATH", ""))))
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def _dead(died: WorkerDied, request: JudgeRequest) -> Verdict:
+    words = {"crashed": died.message, "endless": f"{died.message}: the kernel does not end, or takes far too long",
+             "out_of_memory": died.message}[died.kind]
+    return Verdict("fault", words, (Check("worker", False, detail=died.tail[-2000:]),), fault=died.kind, seed=request.seed or 0)
+
+
+def _refused(refusal: messages.Refusal, request: JudgeRequest, log: str) -> Verdict:
+    """A refusal that concerns this candidate only is a verdict; others are raised."""
+    seed = request.seed or 0
+    if refusal.kind == "NoMemory":
+        return Verdict("fault", f"out of memory: {refusal.message}", (Check("memory", False, detail=refusal.message),),
+                       fault="out_of_memory", seed=seed)
+    if refusal.kind == "Internal":
+        return Verdict("skipped", f"the judge itself failed on this kernel ({refusal.message}): neither a pass nor a failure; "
+                                  f"see {log}", (Check("judge", False, detail=refusal.message),), seed=seed)
+    raise _as_error(refusal, log)
+
+
+def _as_error(refusal: messages.Refusal, log: str) -> ForgeError:
+    kind = getattr(errors, refusal.kind, None)
+    if isinstance(kind, type) and issubclass(kind, ForgeError):
+        return kind(refusal.message, where=refusal.where, cure=refusal.cure)
+    return ForgeError(f"the judging worker failed: {refusal.message}", where=log)
+
+
+def _not_started(died: WorkerDied) -> MissingEnvironment:
+    said = f"; it said:\n{died.tail}" if died.tail else ""
+    return MissingEnvironment(f"the judging worker does not start: {died.message}{said}", cure="run `forge-tui doctor`")

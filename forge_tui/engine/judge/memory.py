@@ -1,0 +1,208 @@
+"""Memory a candidate works in: poisoned outputs, guard bands, exact alignment, and inputs that must come back untouched."""
+
+from __future__ import annotations
+
+import torch
+
+from forge_tui.cuda.program import Workspace
+from forge_tui.specs import Call, TensorSpec
+
+GUARD = 4096
+"""Bytes of guard band on each side: more than any vector access or one row of a stray tile of small rows reaches."""
+ALIGN = 256
+"""What kernel files may assume of outputs and workspaces."""
+
+
+class Guarded:
+    """One buffer with a band on each side, laid out as `spec`, at exactly `spec.align` and no better.
+
+    `poison` fills bands, gaps between strided elements, and the contents, with a pattern of eight bytes that is new each
+    time, so that nothing a former launch left can be taken for a result.
+    """
+
+    def __init__(self, name: str, spec: TensorSpec, device: torch.device | str) -> None:
+        self.name = name
+        self.spec = spec
+        dtype = getattr(torch, spec.dtype)
+        padded = -(-spec.span // 8) * 8
+        raw = torch.empty(2 * GUARD + 2 * ALIGN + padded, dtype=torch.uint8, device=device)
+        wanted = spec.align % ALIGN
+        self.begin = GUARD + (wanted - (raw.data_ptr() + GUARD)) % ALIGN
+        self.end = self.begin + spec.span
+        self.raw = raw
+        self.pattern = torch.zeros(8, dtype=torch.uint8, device=device)
+        self.tensor = raw[self.begin:self.begin + max(spec.span, 0)].view(dtype).as_strided(spec.shape, spec.stride) \
+            if spec.span else torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device=device)
+
+    def poison(self, pattern: bytes) -> None:
+        """pattern: eight bytes, repeated over everything."""
+        self.pattern = torch.tensor(list(pattern), dtype=torch.uint8, device=self.raw.device)
+        self._words(self.raw).copy_(self.pattern.repeat(1).expand(self.raw.numel() // 8, 8))
+
+    def load(self, values: torch.Tensor) -> None:
+        """Contents from `values`, of the same shape; overlapping elements are written once."""
+        if self.spec.span:
+            core(self.tensor).copy_(core(values))
+
+    def overrun(self) -> str:
+        """What was written outside the tensor's elements; empty when nothing was."""
+        changed = (self._words(self.raw) != self.pattern).reshape(-1)
+        inside = changed[self.begin:self.end]
+        if self.spec.span:
+            # Contents may change; the gaps between strided elements may not.
+            flat = inside.view(-1, self.spec.itemsize)
+            gaps = torch.ones(len(flat), dtype=torch.bool, device=self.raw.device)
+            core(gaps.as_strided(self.spec.shape, self.spec.stride)).fill_(False)
+            flat &= gaps[:, None]
+        if not bool(changed.any()):
+            return ""
+        at = int(changed.nonzero()[0, 0])
+        if at < self.begin:
+            last = int(changed[:self.begin].nonzero()[-1, 0])
+            return f"{self.begin - last} bytes before the first element of {self.name}"
+        if at >= self.end:
+            return f"{at - self.end} bytes past the last element of {self.name}"
+        return f"in the gap between strided elements of {self.name}, {at - self.begin} bytes in"
+
+    def changed(self, values: torch.Tensor) -> bool:
+        """Whether the contents differ, bit by bit, from `values`."""
+        if not self.spec.span:
+            return False
+        return not torch.equal(_bits(core(self.tensor)), _bits(core(values)))
+
+    def untouched(self, index: tuple[int, ...]) -> bool:
+        """Whether the element still holds the poison."""
+        offset = sum(i * step for i, step in zip(index, self.spec.stride, strict=True)) * self.spec.itemsize
+        size = self.spec.itemsize
+        at = self.begin + offset
+        expected = torch.tensor([int(self.pattern[(at + i) % 8]) for i in range(size)], dtype=torch.uint8)
+        return torch.equal(self.raw[at:at + size].cpu(), expected)
+
+    @staticmethod
+    def _words(raw: torch.Tensor) -> torch.Tensor:
+        return raw[: raw.numel() // 8 * 8].view(-1, 8)
+
+
+class Arena:
+    """All buffers of one call, allocated once: every draw is loaded at the same addresses, as a model's weights are.
+
+    `begin` poisons, `problem` says afterwards what was written where nothing may be.
+    """
+
+    def __init__(self, call: Call, device: torch.device | str) -> None:
+        self.call = call
+        self.inputs = {name: Guarded(name, spec, device) for name, spec in call.tensors()}
+        self.outputs = {name: self.inputs[call.aliases[name]] if name in call.aliases else Guarded(name, _aligned(spec), device)
+                        for name, spec in zip(call.output_names(), call.outputs, strict=True)}
+        self.workspaces: dict[str, Guarded] = {}
+        self.device = device
+
+    def need(self, workspaces: tuple[Workspace, ...]) -> dict[str, torch.Tensor]:
+        """Buffers for a plan's workspaces, poisoned by the next `begin`."""
+        self.workspaces = {item.name: Guarded(item.name, _plain(item), self.device) for item in workspaces}
+        return {name: buffer.tensor for name, buffer in self.workspaces.items()}
+
+    def begin(self, values: dict[str, torch.Tensor], patterns: Patterns) -> dict[str, torch.Tensor]:
+        """Poison everything, load the inputs; the tensors a program runs on."""
+        for buffer in self._all():
+            buffer.poison(patterns.next(buffer.spec.dtype))
+        for name, buffer in self.inputs.items():
+            buffer.load(values[name])
+        return {name: buffer.tensor for name, buffer in {**self.inputs, **self.outputs}.items()}
+
+    def problem(self, values: dict[str, torch.Tensor]) -> str:
+        """What the candidate wrote outside its outputs; empty when nothing."""
+        written = set(self.call.aliases.values())
+        for name, buffer in self.inputs.items():
+            if name not in written and buffer.changed(values[name]):
+                return f"the input {name} was changed: only outputs and workspaces may be written"
+        for buffer in self._all():
+            where = buffer.overrun()
+            if where:
+                return f"something was written {where}"
+        return ""
+
+    def results(self) -> list[torch.Tensor]:
+        return [self.outputs[name].tensor for name in self.call.output_names()]
+
+    def _all(self) -> list[Guarded]:
+        aliased = [name for name in self.outputs if name in self.call.aliases]
+        return [*self.inputs.values(), *(buffer for name, buffer in self.outputs.items() if name not in aliased),
+                *self.workspaces.values()]
+
+
+class Patterns:
+    """Poison: NaN and large finite values in turn, since some mistakes hide behind the one and some behind the other."""
+
+    NANS = {"float16": b"\xff\x7f" * 4, "bfloat16": b"\xff\x7f" * 4, "float32": b"\xff\xff\xff\x7f" * 2,
+            "float64": b"\xff" * 7 + b"\x7f"}
+    """All-ones NaNs, little endian."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+        self.round = 0
+
+    def turn(self) -> None:
+        """Once a launch."""
+        self.round += 1
+
+    def next(self, dtype: str) -> bytes:
+        if self.round % 2 == 0 and dtype in self.NANS:
+            return self.NANS[dtype]
+        random = torch.randint(0x41, 0x7a, (8,), generator=self.generator, device=self.generator.device)
+        return bytes(random.tolist())
+
+
+def core(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor whose elements are all different memory: expanded dimensions cut to one.
+
+    Other overlaps (`unfold`) give the flat memory from the first to the last element.
+    """
+    for dim, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if step == 0 and size > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    if tensor.numel() and _overlaps(tensor):
+        span = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+        return tensor.as_strided((span,), (1,))
+    return tensor
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """By torch's own sufficient rule: sorted by stride, each dimension must step past the ones before."""
+    reach = 1
+    for step, size in sorted((step, size) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1):
+        if step < reach:
+            return True
+        reach = step * (size - 1) + reach
+    return False
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    size = tensor.element_size()
+    return torch.view_as_real(tensor).view(torch.int64) if size == 16 else tensor.view(kinds[size])
+
+
+def _aligned(spec: TensorSpec) -> TensorSpec:
+    return TensorSpec(spec.dtype, spec.shape, spec.stride, ALIGN)
+
+
+def _plain(item: Workspace) -> TensorSpec:
+    stride: list[int] = []
+    step = 1
+    for size in reversed(item.shape):
+        stride.insert(0, step)
+        step *= max(size, 1)
+    return TensorSpec(item.dtype, item.shape, tuple(stride), ALIGN)
+
+
+def to_device(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    """A copy on another device with the same shape and strides, expanded dimensions expanded there too."""
+    if tensor.numel() == 0 or not _overlaps(core(tensor)):
+        span = max(sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1, 1)
+        flat = torch.zeros(span if tensor.numel() else 1, dtype=tensor.dtype, device=device)
+        moved = flat.as_strided(tensor.shape, tensor.stride())
+        if tensor.numel():
+            core(moved).copy_(core(tensor))
+        return moved
+    return tensor.to(device)

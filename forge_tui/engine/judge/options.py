@@ -1,0 +1,23 @@
+"""How thorough a judgement is. Free of torch: the engine sets these, a worker obeys them."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+PROXY_ELEMENTS = 1 << 17
+"""Most elements of a reduced call's largest tensor: tens of milliseconds of interpretation a launch."""
+
+
+class JudgeOptions(Struct, frozen=True):
+    """Limits of one judgement. All are counts: the same seed and options give the same judgement on any machine."""
+
+    tune_points: int = 16
+    """Most settings tried."""
+    finalists: int = 3
+    """Settings that may go through the full checks before the file is given up."""
+    repeats: int = 2
+    """Runs of captured samples at the end, for races and for results that depend on what ran before."""
+    proxy_elements: int = PROXY_ELEMENTS
+    """On the host target, larger calls are verified on reduced ones of about this size."""
+    time: bool = True
+    """Whether what passes is timed."""

@@ -1,0 +1,129 @@
+"""The judging worker: `python -m forge_tui.engine.judge.server --project DIR`. Holds the device and the captured tensors.
+
+It speaks frames (see `forge_tui.cuda.worker`) and is expected to die: whatever a candidate does to it, the engine goes on.
+It never sees a provider's key: the engine starts it with an environment that has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from forge_tui.cuda.worker import WorkerError, serve
+from forge_tui.engine.judge.messages import (
+    Hello,
+    Judgement,
+    JudgeRequest,
+    ProgressReport,
+    Refusal,
+    Welcome,
+    decode_request,
+    encode,
+)
+from forge_tui.errors import ForgeError
+
+
+class Server:
+    """Answers requests with one open target; loads a variant's samples when it is first judged."""
+
+    def __init__(self, project: Path) -> None:
+        self.project = project
+        self._target = None
+        self._samples: dict[str, list] = {}
+
+    def handle(self, body: bytes, progress: Callable[[bytes], None]) -> bytes:
+        """One request. Raises WorkerError with a Refusal for everything that is no verdict."""
+        try:
+            request = decode_request(body)
+            if isinstance(request, Hello):
+                return encode(self._hello(request))
+            return encode(self._judge(request, lambda what, done, of: progress(encode(ProgressReport(what, done, of)))))
+        except ForgeError as error:
+            raise WorkerError(encode(Refusal(type(error).__name__, error.message, error.where, error.cure))) from error
+        except MemoryError as error:
+            raise WorkerError(encode(Refusal("NoMemory", str(error) or "out of memory"))) from error
+        except Exception as error:  # a defect of ours must not cost the run: the engine says so and goes on
+            traceback.print_exc(file=sys.stderr)
+            kind = "NoMemory" if _is_memory(error) else "Internal"
+            raise WorkerError(encode(Refusal(kind, f"{type(error).__name__}: {error}"))) from error
+
+    def _hello(self, request: Hello) -> Welcome:
+        import torch
+
+        from forge_tui.cuda.target import open_target
+
+        self._target = open_target(request.device)
+        if self._target.kind == "host":
+            torch.set_num_threads(1)
+        if request.probe:
+            from forge_tui.engine.judge.probe import probe
+
+            probe(self._target)
+        return Welcome(self._target.kind, self._target.facts, torch.__version__, os.getpid())
+
+    def _judge(self, request: JudgeRequest, progress: Callable[[str, int, int], None]) -> Judgement:
+        from forge_tui.engine.judge.judge import judge_text
+
+        if self._target is None:
+            raise ForgeError("the worker was asked to judge before it was greeted")
+        variant = self._variant(request.variant)
+        if request.variant not in self._samples:
+            progress("loading captured tensors", 0, 1)
+            self._samples = {request.variant: self._load(variant)}
+        verdict = judge_text(request.text, request.filename, variant, self._samples[request.variant], self._target,
+                             seed=request.seed, options=request.options, settings=request.settings,
+                             progress=progress)
+        return Judgement(verdict)
+
+    def _variant(self, key: str):
+        from forge_tui.engine.cards import load_operators
+        from forge_tui.errors import ProjectError
+        from forge_tui.store.paths import ProjectPaths
+
+        paths = ProjectPaths(self.project)
+        operators = load_operators(paths)
+        variant = operators.find(key) if operators else None
+        if variant is None:
+            raise ProjectError(f"no variant {key} was captured", where=str(paths.operators),
+                               cure="capture the model again, or name one of `forge-tui show`")
+        return variant
+
+    def _load(self, variant) -> list:
+        from forge_tui.engine.samples import load_sample
+        from forge_tui.store.paths import ProjectPaths
+
+        paths = ProjectPaths(self.project)
+        samples = [load_sample(paths, variant, index) for index in range(len(variant.samples))]
+        if self._target.kind == "cuda":
+            from forge_tui.engine.judge.memory import to_device
+
+            samples = [{name: to_device(tensor, "cuda") for name, tensor in sample.items()} for sample in samples]
+        return samples
+
+
+def _is_memory(error: Exception) -> bool:
+    """torch says it in a RuntimeError: `DefaultCPUAllocator: can't allocate memory`, `CUDA out of memory`."""
+    text = str(error).lower()
+    return "can't allocate memory" in text or "out of memory" in text or "not enough memory" in text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="forge-tui worker", description=__doc__)
+    parser.add_argument("--project", type=Path, required=True)
+    parser.add_argument("--memory", type=int, default=0, metavar="BYTES", help="most private memory; 0: no limit")
+    arguments = parser.parse_args()
+    if arguments.memory:
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        limit = arguments.memory if hard == resource.RLIM_INFINITY else min(arguments.memory, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    serve(Server(arguments.project).handle)
+
+
+if __name__ == "__main__":
+    main()
