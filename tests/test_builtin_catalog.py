@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from forge_tui.engine.builtin.catalog import kernels_for
-from forge_tui.engine.builtin.registry import Recipe, registered_operators, render, template_text
+from forge_tui.engine.builtin.registry import Recipe, registered_operators, render, template_names, template_text
 from forge_tui.specs import Call, TensorSpec
 
 
@@ -41,3 +42,16 @@ def test_a_recipe_must_fill_its_template_exactly() -> None:
     assert "operator" in render(Recipe("pointwise_dense", "access", "", words), "torch.neg")
     with pytest.raises(LookupError, match="nothing uses TYPO"):
         render(Recipe("pointwise_dense", "access", "", {**words, "TYPO": ""}), "torch.neg")
+
+
+def test_the_documentation_lists_every_file_operator_and_tunable() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "builtin-kernels.md").read_text(encoding="utf-8")
+    for operator in registered_operators():
+        assert f"`{operator}`" in page
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    assert rows.keys() == set(template_names())
+    for name, row in rows.items():
+        tune = re.search(r"^\[tune\]\n(.*?)\n\n", template_text(name), re.MULTILINE | re.DOTALL)
+        assert tune
+        for tunable in re.findall(r"^([A-Z_]+) =", tune[1], re.MULTILINE):
+            assert f"`{tunable}`" in row, f"{name}: {tunable}"

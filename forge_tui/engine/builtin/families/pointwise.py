@@ -39,16 +39,16 @@ def pointwise(call: Call, function: Function, operands: tuple[str, ...]) -> Iter
     if same_dense_order(*tensors.values()):
         guard = quoted((*same_dense_guards(tensors), *function.guards))
         dense = {**shared, "GUARD": guard, "REACH": _reach(tensors), "STREAM": stream_list(out),
-                 "LOAD_PART": "\n        ".join(f"fetch({name}, at, size, x[{k}][i]);"
+                 "LOAD_PART": "\n        ".join(f"fetch<whole>({name}, at, size, x[{k}][i]);"
                                                 for k, name in enumerate(specs)),
-                 "ELEMENTS": _elements(len(specs))}
+                 "ELEMENTS": _elements(len(specs)), "POINTER_NAMES": ", ".join(specs)}
         yield Recipe("pointwise_dense", "vectorization",
                      "one flat run, 16-byte accesses, every load of a thread in flight at once",
                      {**dense, "ITEMS": items_list(out)})
         if out.numel >= MANY:
             yield Recipe("pointwise_persistent", "pipelining",
                          "as many blocks as stay resident, the next vectors loaded before the present are computed",
-                         {**dense, "POINTER_NAMES": ", ".join(specs)})
+                         dense)
         return
     yield from _rows(call, function, specs, shared)
     merged = common_dimensions(out, specs)

@@ -44,21 +44,20 @@ __device__ __forceinline__ float apply(@VALUES@@PARAMETERS@) {
 
 constexpr forge::cache KEEP = STREAM ? forge::cache::streaming : forge::cache::normal;
 
-// VEC elements from `at` on, fewer where the run ends.
-template <class T>
+// VEC elements from `at` on, fewer where the run ends; nobody asks where the whole tile lies inside.
+template <bool whole, class T>
 __device__ __forceinline__ void fetch(const T* from, index_t at, index_t size, float* x) {
-    if (at + VEC <= size) forge::load<VEC>(from + at, x);
+    if (whole || at + VEC <= size) forge::load<VEC>(from + at, x);
     else forge::load_some<VEC>(from + at, (int)(size - at), 0.f, x);
 }
+template <bool whole>
 __device__ __forceinline__ void emit(DTYPE_out* to, index_t at, index_t size, const float* x) {
-    if (at + VEC <= size) forge::store<VEC, KEEP>(to + at, x);
+    if (whole || at + VEC <= size) forge::store<VEC, KEEP>(to + at, x);
     else forge::store_some<VEC>(to + at, (int)(size - at), x);
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
-pointwise_dense(@POINTERS@, DTYPE_out* out, long long numel@PARAMETERS@) {
-    const index_t size = (index_t)numel;
-    const index_t first = ((index_t)blockIdx.x * (BLOCK * ITEMS) + threadIdx.x) * VEC;
+template <bool whole>
+__device__ __forceinline__ void make_tile(@POINTERS@, DTYPE_out* out, index_t first, index_t size@PARAMETERS@) {
     float x[@OPERAND_COUNT@][ITEMS][VEC];
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
@@ -70,6 +69,14 @@ pointwise_dense(@POINTERS@, DTYPE_out* out, long long numel@PARAMETERS@) {
         float result[VEC];
 #pragma unroll
         for (int j = 0; j < VEC; ++j) result[j] = apply(@ELEMENTS@@PASS@);
-        emit(out, first + i * (BLOCK * VEC), size, result);
+        emit<whole>(out, first + i * (BLOCK * VEC), size, result);
     }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
+pointwise_dense(@POINTERS@, DTYPE_out* out, long long numel@PARAMETERS@) {
+    const index_t size = (index_t)numel, tile = (index_t)blockIdx.x * (BLOCK * ITEMS * VEC);
+    const index_t first = tile + threadIdx.x * VEC;
+    if (tile + BLOCK * ITEMS * VEC <= size) make_tile<true>(@POINTER_NAMES@, out, first, size@PASS@);
+    else make_tile<false>(@POINTER_NAMES@, out, first, size@PASS@);
 }

@@ -45,19 +45,21 @@ __device__ __forceinline__ float apply(@VALUES@@PARAMETERS@) {
 
 constexpr forge::cache KEEP = STREAM ? forge::cache::streaming : forge::cache::normal;
 
-// VEC elements from `at` on, fewer where the run ends.
-template <class T>
+// VEC elements from `at` on, fewer where the run ends; nobody asks where the whole tile lies inside.
+template <bool whole, class T>
 __device__ __forceinline__ void fetch(const T* from, index_t at, index_t size, float* x) {
-    if (at + VEC <= size) forge::load<VEC>(from + at, x);
+    if (whole || at + VEC <= size) forge::load<VEC>(from + at, x);
     else forge::load_some<VEC>(from + at, (int)(size - at), 0.f, x);
 }
+template <bool whole>
 __device__ __forceinline__ void emit(DTYPE_out* to, index_t at, index_t size, const float* x) {
-    if (at + VEC <= size) forge::store<VEC, KEEP>(to + at, x);
+    if (whole || at + VEC <= size) forge::store<VEC, KEEP>(to + at, x);
     else forge::store_some<VEC>(to + at, (int)(size - at), x);
 }
 
-__device__ __forceinline__ void load_items(float (&x)[@OPERAND_COUNT@][ITEMS][VEC], @POINTERS@,
-                                           index_t first, index_t size) {
+template <bool whole>
+__device__ __forceinline__ void load_tile(float (&x)[@OPERAND_COUNT@][ITEMS][VEC], @POINTERS@,
+                                          index_t first, index_t size) {
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         const index_t at = first + i * (BLOCK * VEC);
@@ -65,26 +67,40 @@ __device__ __forceinline__ void load_items(float (&x)[@OPERAND_COUNT@][ITEMS][VE
     }
 }
 
+template <bool whole>
+__device__ __forceinline__ void store_tile(const float (&x)[@OPERAND_COUNT@][ITEMS][VEC], DTYPE_out* out,
+                                           index_t first, index_t size@PARAMETERS@) {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        float result[VEC];
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) result[j] = apply(@ELEMENTS@@PASS@);
+        emit<whole>(out, first + i * (BLOCK * VEC), size, result);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(BLOCK)
 pointwise_persistent(@POINTERS@, DTYPE_out* out, long long numel@PARAMETERS@) {
-    const index_t size = (index_t)numel, step = (index_t)gridDim.x * (BLOCK * VEC * ITEMS);
-    index_t first = ((index_t)blockIdx.x * (BLOCK * ITEMS) + threadIdx.x) * VEC;
-    float x[@OPERAND_COUNT@][ITEMS][VEC], ahead[@OPERAND_COUNT@][ITEMS][VEC];
-    load_items(x, @POINTER_NAMES@, first, size);
-    for (; first < size; first += step) {
-        load_items(ahead, @POINTER_NAMES@, first + step, size);
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            float result[VEC];
-#pragma unroll
-            for (int j = 0; j < VEC; ++j) result[j] = apply(@ELEMENTS@@PASS@);
-            emit(out, first + i * (BLOCK * VEC), size, result);
-        }
+    constexpr int TILE = BLOCK * ITEMS * VEC;
+    const index_t size = (index_t)numel, whole = size / TILE, step = gridDim.x;      // whole: tiles that lie inside
+    const index_t own = threadIdx.x * VEC;
+    index_t tile = blockIdx.x;
+    float x[@OPERAND_COUNT@][ITEMS][VEC];
+    if (tile < whole) load_tile<true>(x, @POINTER_NAMES@, tile * TILE + own, size);
+    while (tile < whole) {
+        float ahead[@OPERAND_COUNT@][ITEMS][VEC];
+        if (tile + step < whole) load_tile<true>(ahead, @POINTER_NAMES@, (tile + step) * TILE + own, size);
+        store_tile<true>(x, out, tile * TILE + own, size@PASS@);
+        tile += step;
 #pragma unroll
         for (int k = 0; k < @OPERAND_COUNT@; ++k)
 #pragma unroll
             for (int i = 0; i < ITEMS; ++i)
 #pragma unroll
                 for (int j = 0; j < VEC; ++j) x[k][i][j] = ahead[k][i][j];
+    }
+    if (tile == whole && whole * TILE < size) {     // the last, partial tile falls to whoever is next
+        load_tile<false>(x, @POINTER_NAMES@, tile * TILE + own, size);
+        store_tile<false>(x, out, tile * TILE + own, size@PASS@);
     }
 }
