@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +15,10 @@ from forge_tui.errors import ForgeError, MissingEnvironment, ProjectError
 
 if TYPE_CHECKING:
     from forge_tui.engine.cards import OperatorFile
+    from forge_tui.engine.document import Document
     from forge_tui.engine.options import RunOptions
     from forge_tui.store.paths import ProjectPaths
+    from forge_tui.store.project import ProjectConfig
 
 STOP_S = 30.0
 """How long `stop` waits: a run looks for requests between the steps of a judgement."""
@@ -44,7 +48,7 @@ def run(options: Namespace) -> int:
     try:
         paths, made = project_of(options.run)
         if made:
-            _tell(f"made the project {paths.root} for {options.run}")
+            _tell(f"made the project {_relative(paths.root)} for {options.run}")
         config = _load(paths)
         if options.detach:
             return _detach(paths, options)
@@ -55,13 +59,13 @@ def run(options: Namespace) -> int:
         raise
 
 
-def _run(paths: ProjectPaths, config: object, options: Namespace) -> int:
+def _run(paths: ProjectPaths, config: ProjectConfig, options: Namespace) -> int:
     from forge_tui.engine import events
     from forge_tui.engine.forge import run as forge
     from forge_tui.engine.report import render_table
-    from forge_tui.progress import Progress, names_from
+    from forge_tui.progress import Progress
 
-    progress = Progress(names_from(paths.root))
+    progress = Progress(paths)
     code = 0
 
     def on_event(event: events.AnyEvent) -> None:
@@ -75,9 +79,11 @@ def _run(paths: ProjectPaths, config: object, options: Namespace) -> int:
     document = forge(paths, config, _run_options(options), on_event)
     if options.json:
         _print_json(document)
-    elif not options.events:
-        _print(render_table(document))
+    elif not options.events and document.operators:
+        _print(render_table(document, _columns()))
         _tell(_next_steps(paths, document))
+    if document.error:
+        _tell(f"forge-tui: {document.error}")
     return code
 
 
@@ -112,18 +118,23 @@ def _run_options(options: Namespace) -> RunOptions:
         require_speedup=options.require_speedup)
 
 
-def _next_steps(paths: ProjectPaths, document: object) -> str:
+def _next_steps(paths: ProjectPaths, document: Document) -> str:
     where = _relative(paths.root)
-    steps = [f"forge-tui show {where} OPERATOR     what was tried, and the kernels"]
+    steps = []
+    if document.status in ("limit", "interrupted", "waiting"):
+        steps.append((f"forge-tui --run {where}", "go on from here"))
+    tried = [item for item in document.operators if item.tried]
+    if tried:
+        steps.append((f"forge-tui show {where} {tried[0].variant[:4]} best", "a kernel, its verdict, every check"))
     if document.package:
-        steps.append(f"PYTHONPATH={_relative(Path(document.package))} python -c 'import {_module(document.package)} as forged; "
-                     "...; forged.apply(model)'")
-    if document.status != "done":
-        steps.append(f"forge-tui --run {where}           go on from here")
-    return "\nnext:\n  " + "\n  ".join(steps)
+        module = next(Path(document.package).glob("forged_*/manifest.toml")).parent
+        steps.append((f"PYTHONPATH={_relative(module.parent)} python", f"then: import {module.name}; {module.name}.apply(model)"))
+        steps.append((f"forge-tui export {where} -o OUT --wheel", "the package as a wheel"))
+    width = max((len(command) for command, _ in steps), default=0)
+    return "\n".join(["", "next:", *(f"  {command:<{width}}   {what}" for command, what in steps)]) if steps else ""
 
 
-def _failed(project: str, error: ForgeError) -> object:
+def _failed(project: str, error: ForgeError) -> Document:
     """The document of a run that could not begin or go on."""
     from forge_tui.engine.document import SCHEMA_VERSION, Document
 
@@ -210,12 +221,55 @@ def stop(options: Namespace) -> int:
 
 def eval_(options: Namespace) -> int:
     """One kernel through the whole judgement. Nothing is added to the project."""
-    raise NotImplementedError
+    paths = _project(options.dir)
+    cards = _cards(paths)
+    text = _read_kernel(options.file)
+    from forge_tui.engine.judge.client import JudgeClient
+    from forge_tui.engine.judge.options import JudgeOptions
+    from forge_tui.engine.show import find_variant, render_verdict
+
+    variant = find_variant(cards, options.operator)
+    config = _load(paths)
+    limits = JudgeOptions(tune_points=config.search.tune_points)
+    with JudgeClient(paths, config.device.target, options=limits, on_note=_tell) as judge:
+        verdict = judge.judge(variant.key, text, options.file, options.seed)
+    if options.json:
+        _print_json(verdict)
+    else:
+        _print("\n".join([f"{verdict.outcome}: {verdict.sentence}", *render_verdict(verdict), f"  seed: {verdict.seed}"]))
+    return {"verified": 0, "skipped": MissingEnvironment.exit_code}.get(verdict.outcome, ProjectError.exit_code)
+
+
+def _read_kernel(file: str) -> str:
+    try:
+        return Path(file).read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise ProjectError(f"not UTF-8 text: {error.reason} at byte {error.start}", where=file,
+                           cure="a kernel file is text: name the .cu file") from error
+    except OSError as error:
+        raise ProjectError(f"cannot be read: {error.strerror}", where=file, cure="name a kernel file that is there") from error
 
 
 def export(options: Namespace) -> int:
-    _project(options.dir)
-    raise NotImplementedError
+    paths = _project(options.dir)
+    cards = _cards(paths)
+    from forge_tui.engine.forge import winners
+    from forge_tui.engine.package.export import export_package
+    from forge_tui.engine.state import load_state
+
+    found = winners(load_state(paths), cards)
+    if not found:
+        raise ProjectError("no kernel is confirmed yet: there is nothing to export", where=str(paths.root),
+                           cure=f"forge-tui --run {_relative(paths.root)}")
+    exported = export_package(paths, cards, found, cards.device, Path(options.output) if options.output else None,
+                              wheel=options.wheel)
+    for key, reason in exported.left_out:
+        _tell(f"{key} is not in the package: {reason}")
+    _print(f"{exported.kernels} kernels in {_relative(exported.folder)}")
+    if exported.wheel:
+        _print(f"wheel: {_relative(exported.wheel)}")
+    _tell(f"use it: import {exported.module}; {exported.module}.apply(model)")
+    return 0
 
 
 def _project(folder: str) -> ProjectPaths:
@@ -227,7 +281,7 @@ def _project(folder: str) -> ProjectPaths:
     return paths
 
 
-def _load(paths: ProjectPaths) -> object:
+def _load(paths: ProjectPaths) -> ProjectConfig:
     from forge_tui.store.project import load_project
 
     return load_project(paths.root)
@@ -258,11 +312,14 @@ def _print_json(value: object) -> None:
 
 
 def _tell(text: str) -> None:
-    """Progress and hints."""
-    try:
+    """Progress and hints. A terminal that is gone does not end the work."""
+    with suppress(OSError):
         print(text, file=sys.stderr, flush=True)
-    except OSError:  # the terminal is gone; the work goes on
-        pass
+
+
+def _columns() -> int:
+    """Of the terminal that stdout is; 100 elsewhere."""
+    return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
 
 
 def _relative(path: Path) -> str:
