@@ -21,14 +21,14 @@ setup: $(STAMP)
 
 $(STAMP):
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@echo "setting up $(VENV) with $(PYTHON)$(if $(DRIVER), (NVIDIA driver found: its torch is kept), (no NVIDIA driver: CPU build of torch))" >&2
+	@echo "setting up $(VENV) with $(PYTHON), one to three minutes$(if $(DRIVER), (NVIDIA driver found: its torch is kept), (no NVIDIA driver: CPU build of torch))" >&2
 	@rm -f $(VENV)/installed-*
 	$(PYTHON) -m venv $(if $(DRIVER),--system-site-packages) $(VENV)
 ifdef DRIVER
 	@# --system-site-packages shows those of the base interpreter; an active virtual environment's own need a path file
 	@$(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/parent.pth"
 endif
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install -qq $(CONSTRAINTS) --editable '.[$(EXTRAS)]'
 	@touch $@
 
 test: $(STAMP)
