@@ -159,7 +159,9 @@ def capture(options: Namespace) -> int:
 
     with ProjectLock(paths):
         cards = capture_project(paths, _load(paths), _tell)
-    _print(_cards_table(cards))
+    from forge_tui.engine.show import render_cards
+
+    _print(render_cards(cards))
     return 0
 
 

@@ -200,3 +200,21 @@ def _text(value: Value) -> str:
 def _some(names: tuple[str, ...], most: int = 3) -> str:
     shown = ", ".join(name or "the model itself" for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def render_cards(cards: OperatorFile) -> str:
+    """What a capture found: the model, then a line for each variant, those that no kernel may replace by reason."""
+    kind = "GPU" if cards.time_kind == "device" else "CPU"
+    lines = [cards.model, f"one forward: {cards.forward_us / 1e3:.2f} ms ({kind})", "",
+             f"{'VARIANT':<12}  {'CALLS':>5}  {kind + ' TIME':>10}  {'SHARE':>6}  OPERATOR"]
+    for variant in cards.variants:
+        if variant.offered:
+            lines.append(f"{variant.key:<12}  {variant.calls:>5}  {variant.time_us:>7.1f} us  {cards.share(variant):>6.1%}  "
+                         f"{signature(variant.call)}")
+    reasons: dict[str, list[str]] = {}
+    for item in [*(variant for variant in cards.variants if not variant.offered), *cards.skipped]:
+        name = item.operator.rpartition(".")[2]
+        reasons.setdefault(item.reason, []).append(f"{name} x{item.calls}" if item.calls > 1 else name)
+    lines += ["", "not open to a kernel:"] if reasons else []
+    lines += [f"  {reason}: {', '.join(dict.fromkeys(names))}" for reason, names in reasons.items()]
+    return "\n".join(lines)

@@ -1,0 +1,120 @@
+"""What goes wrong with a model or a disk during `capture` and `--run`: one message with the cure, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import forge
+from safetensors.torch import save_file
+
+from forge_tui.store.paths import ProjectPaths
+
+MODEL = """
+import torch
+def build_model(): return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softmax(-1))
+def sample_inputs(): return (torch.randn(4, 8),)
+"""
+RAISES = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x.no_such_method()
+def build_model(): return Model()
+def sample_inputs(): return (torch.randn(4, 8),)
+"""
+
+both = pytest.mark.parametrize("command", ["capture", "--run"])
+
+
+def project(folder: Path, model: str, more: str = "") -> Path:
+    root = folder / "p"
+    root.mkdir()
+    (root / "model.py").write_text(model)
+    (root / "project.toml").write_text(f'format = 1\n[model]\nsource = "model.py"\n{more}\n[device]\ntarget = "host"\n')
+    return root
+
+
+def failed(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    assert result.returncode == code, result.stderr
+    for word in (*words, "fix: "):
+        assert word in result.stderr, result.stderr
+    assert "Traceback" not in result.stderr and result.stdout == ""
+
+
+@both
+def test_a_model_that_raises(tmp_path: Path, command: str) -> None:
+    project(tmp_path, RAISES)
+    failed(forge(command, "p", cwd=tmp_path), 2, "forward of Model raised", "model.py:5", "no_such_method")
+
+
+@both
+def test_inputs_of_the_wrong_shape(tmp_path: Path, command: str) -> None:
+    project(tmp_path, MODEL.replace("randn(4, 8)", "randn(4, 9)"))
+    failed(forge(command, "p", cwd=tmp_path), 2, "forward of Sequential raised", "(4, 9)")
+
+
+@both
+def test_a_state_dict_that_lacks_a_key(tmp_path: Path, command: str) -> None:
+    root = project(tmp_path, MODEL, 'weights = "half.safetensors"')
+    save_file({"0.weight": torch.zeros(8, 8)}, root / "half.safetensors")
+    failed(forge(command, "p", cwd=tmp_path), 2, "half.safetensors", "0.bias")
+
+
+@both
+def test_a_model_file_that_went_away(tmp_path: Path, command: str) -> None:
+    (project(tmp_path, MODEL) / "model.py").unlink()
+    failed(forge(command, "p", cwd=tmp_path), 2, "model.py")
+
+
+@both
+def test_a_syntax_error(tmp_path: Path, command: str) -> None:
+    project(tmp_path, MODEL + "def broken(:\n")
+    failed(forge(command, "p", cwd=tmp_path), 2, "model.py:5")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 64 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True).returncode:
+        pytest.skip("may not mount a file system here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@both
+def test_a_disk_that_fills_up(tmp_path: Path, disk: Path, command: str) -> None:
+    paths = ProjectPaths(project(disk, MODEL.replace("randn(4, 8)", "randn(4096, 8)")))
+    before = paths.config.read_bytes()
+    failed(forge(command, paths.root, cwd=tmp_path), 3, "no space left on device", str(paths.captures), "free space")
+    assert paths.config.read_bytes() == before
+    assert not paths.operators.exists() and list(paths.captures.rglob("*")) == []
+
+
+@both
+def test_a_read_only_project(tmp_path: Path, disk: Path, command: str) -> None:
+    root = project(disk, MODEL)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    failed(forge(command, root, cwd=tmp_path), 3, str(root), "read-only")
+
+
+def test_a_failed_run_is_a_document_too(tmp_path: Path) -> None:
+    project(tmp_path, RAISES)
+    result = forge("--run", "p", "--json", cwd=tmp_path)
+    document = json.loads(result.stdout)
+    assert result.returncode == 2 and document["status"] == "failed"
+    assert "no_such_method" in document["error"] and "no_such_method" in result.stderr
+
+
+def test_a_run_that_cannot_begin_is_a_document_too(tmp_path: Path) -> None:
+    result = forge("--run", "none.py", "--json", cwd=tmp_path)
+    document = json.loads(result.stdout)
+    assert result.returncode == 2
+    assert (document["status"], document["project"], document["operators"]) == ("failed", "none.py", [])
+    assert "no such file" in document["error"]
