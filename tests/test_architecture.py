@@ -98,8 +98,13 @@ def test_every_module_opens_with_a_sentence_and_stays_readable() -> None:
         assert len(text.splitlines()) <= 500, f"{path.relative_to(ROOT)} is over 500 lines: split it by responsibility"
 
 
-def test_no_pickle() -> None:
-    """Nothing that Forge reads may run code."""
+def test_nothing_that_is_read_can_run_code() -> None:
+    """No unpickling: not by pickle and its kin, and torch.load only with `weights_only=True`. Catching its errors is fine."""
     for path in MODULES:
-        for line, name in imports(path):
-            assert name.split(".")[0] not in ("pickle", "shelve", "marshal", "dill"), f"{path.relative_to(ROOT)}:{line}"
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+                called = f"{node.func.value.id}.{node.func.attr}"
+                where = f"{path.relative_to(ROOT)}:{node.lineno} calls {called}"
+                assert node.func.value.id not in ("pickle", "shelve", "marshal", "dill"), where
+                safe = any(word.arg == "weights_only" and getattr(word.value, "value", None) is True for word in node.keywords)
+                assert called != "torch.load" or safe, where
