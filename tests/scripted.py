@@ -22,7 +22,8 @@ from forge_tui.store.project import ModelConfig, ProjectConfig, ProviderConfig, 
 
 def make_variant(operator: str, rows: int, calls: int = 4, offered: bool = True, reason: str = "") -> Variant:
     spec = TensorSpec("float32", (rows, 64), (64, 1))
-    call = Call(f"torch.nn.functional.{operator}", {"input": spec, "dim": -1}, (spec,))
+    more = {"dim": -1, "_stacklevel": 3, "dtype": None} if operator == "softmax" else {}
+    call = Call(f"torch.nn.functional.{operator}", {"input": spec, **more}, (spec,))
     return Variant(key=variant_key(call), call=call, calls=calls, time_us=50.0, bytes_moved=rows * 512, operations=rows * 320,
                    floor_us=4.0, statistics={}, samples=(), modules=("layer",), offered=offered, reason=reason)
 

@@ -301,7 +301,10 @@ class Scheduler:
         if best is not None and best.confirmed is None:
             self._confirm(search, best)
             return
-        status, reason, winner = conclude(search.tree)
+        nothing = "; ".join(filter(None, (provider.why_exhausted(search.variant) for provider in self.providers)))
+        status, reason, winner = conclude(search.tree, nothing)
+        if search.at_floor:
+            reason += "; at the least this device needs, so the search ended early"
         search.finished = True
         if stop is not None and status in ("failed", "skipped"):
             status, reason = "pending", stop.sentence

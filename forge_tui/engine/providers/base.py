@@ -113,6 +113,10 @@ class Provider(ABC):
         """Whether there is nothing to offer at `turn` (see `Ask.turn`). Cheap; may not block."""
         return False
 
+    def why_exhausted(self, variant: Variant) -> str:
+        """In a sentence, why there is nothing to offer; empty where nothing more is to be said."""
+        return ""
+
     def fixed_move(self, variant: Variant, turn: int) -> Move | None:
         """What the reply of `turn` will be, where the provider and not the policy decides it. Cheap; may not block."""
         return None

@@ -23,6 +23,7 @@ class BuiltinProvider(Provider):
         self.device = device
         self._lock = threading.Lock()
         self._kernels: dict[str, list[BuiltinKernel]] = {}
+        self._refusals: dict[str, str] = {}
 
     def propose(self, ask: Ask, cancel: threading.Event) -> Reply:
         kernels = self._offered(ask.variant)
@@ -38,6 +39,13 @@ class BuiltinProvider(Provider):
         kernels = self._offered(variant)
         return Move(None, kernels[turn].strategy) if turn < len(kernels) else None
 
+    def why_exhausted(self, variant: Variant) -> str:
+        self._offered(variant)
+        refusal = self._refusals.get(variant.key)
+        if refusal is None:
+            return "no kernel for this operator ships with Forge" if not self._offered(variant) else ""
+        return f"no shipped kernel takes this call; {refusal}"
+
     def _offered(self, variant: Variant) -> list[BuiltinKernel]:
         """Those whose own `[require]` takes the call; a refusal here is no try of the search."""
         from forge_tui.engine.builtin.catalog import kernels_for
@@ -45,7 +53,11 @@ class BuiltinProvider(Provider):
 
         with self._lock:
             if variant.key not in self._kernels:
-                self._kernels[variant.key] = [
-                    kernel for kernel in kernels_for(variant.call)
-                    if parse(kernel.text, f"{kernel.name}.cu").refusal(variant.call, self.device) is None]
+                taken = self._kernels[variant.key] = []
+                for kernel in kernels_for(variant.call):
+                    refusal = parse(kernel.text, f"{kernel.name}.cu").refusal(variant.call, self.device)
+                    if refusal is None:
+                        taken.append(kernel)
+                    else:
+                        self._refusals.setdefault(variant.key, f"{kernel.name}: {refusal}")
             return self._kernels[variant.key]
