@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from typing import Literal
 
@@ -62,7 +63,7 @@ class HostTarget:
         return RunReport(tuple(counts))
 
     def _load(self, image: Image, filename: str) -> LoadedModule:
-        key = f"{image.key} {filename}"
+        key = hashlib.sha256(image.code).hexdigest() + filename       # the image's own key leaves the line tables out
         if key not in self._loaded:
             self._loaded[key] = LoadedModule.parse(image.code.decode().rstrip("\0"), filename)
             if len(self._loaded) > KEPT_IMAGES:
