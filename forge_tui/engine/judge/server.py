@@ -63,7 +63,7 @@ class Server:
             from forge_tui.engine.judge.probe import probe
 
             probe(self._target)
-        return Welcome(self._target.kind, self._target.facts, torch.__version__, os.getpid())
+        return Welcome(self._target.kind, self._target.facts, str(torch.__version__), os.getpid())
 
     def _judge(self, request: JudgeRequest, progress: Callable[[str, int, int], None]) -> Judgement:
         from forge_tui.engine.judge.judge import judge_text
