@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forge_tui.engine.kernelfile.expressions import (
-    MAX_LENGTH,
-    ExpressionError,
-    compile_expression,
-    evaluate,
-    reference_name,
-    why_false,
-)
+from forge_tui.engine.kernelfile.evaluation import evaluate, reference_name, why_false
+from forge_tui.engine.kernelfile.expressions import MAX_LENGTH, ExpressionError, compile_expression
 from forge_tui.specs import Dtype, Items, Opaque, TensorSpec
 
 VALUES = {"a": 7, "b": -3, "c": 0, "d": 1024, "flag": True}

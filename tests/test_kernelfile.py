@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,19 @@ def test_measured_kernels_bind_and_build(name: str):
     program = file.bind(call, H200, points[0])
     image = compile_program(program, kind="cubin", arch="sm_90")
     assert {launch.kernel for launch in program.launches} <= {kernel.name for kernel in image.kernels}
+
+
+def test_the_example_of_the_documentation_binds_and_builds():
+    page = (Path(__file__).parent.parent / "docs" / "kernel-file.md").read_text()
+    text = re.search(r"```cuda\n(.*?)```", page, re.S)[1]
+    file = parse(text, "softmax.cu")
+    assert not file.warnings
+    spec = tensor(64, 1000, dtype="float32")
+    call = Call("torch.nn.functional.softmax", {"input": spec, "dim": 1, "_stacklevel": 3, "dtype": None}, (spec,))
+    assert file.refusal(call, H200) is None
+    points = file.points(call, H200)
+    assert points[0] == {"BLOCK": 128, "VEC": 1} and {"BLOCK": 64, "VEC": 4} in points
+    for settings in (points[0], points[-1]):
+        program = file.bind(call, H200, settings)
+        assert dict(program.macros)["STEPS"] == str(-(-1000 // (settings["BLOCK"] * settings["VEC"])))
+        assert [kernel.name for kernel in compile_program(program, kind="ptx", arch="sm_90").kernels] == ["softmax_rows"]

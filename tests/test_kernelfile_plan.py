@@ -111,6 +111,8 @@ def changed(old: str, new: str) -> str:
      "takes 3 arguments (line 14) and the plan passes 2", "agree"),
     (BASE.replace('"n"]\n', '{ int32 = "n" }]\n').replace('grid = [{ int32 = "n" }]', 'grid = ["n"]'), 12, "has the keys int32", "int64"),
     (BASE.replace('args = ["input", "out", "n"]', 'args = ["input", "out", 1.5]'), 12, "1.5 in launch[0].args[2]", "{ float"),
+    (changed("BLOCK = [128, 256]", "BLOCK = [128, 256]\nA = " + str(list(range(2000)))) + "[define]\n"
+     + "".join(f"A{i} = '{'1 + ' * 30}1'\n" for i in range(40)), 6, "steps to filter", "points ="),
     (BASE + "repeat = 'i'\n", 13, "counts itself", "other"),
     ("format = 1\na = " + "[" * 2000 + "\n", 1, "nested too deeply", "simplify"),
     ("format = " + "9" * 5000 + "\n", 1, "too long", "simplify"),
@@ -138,6 +140,7 @@ def test_refused_with_file_line_and_cure(plan: str, line: int, says: str, cure: 
     (BASE + "cluster = [16]\n", 13, "a cluster of 16 blocks", "max_cluster"),
     (BASE.replace("[\"n\"]", "[\"n + 1\"]", 1) + "cluster = [4]\n", 13, "cluster.x = 4 does not divide grid.x = 2049", "multiple"),
     (BASE + "cooperative = true\nshared = 200000\n", 10, "2048 blocks cannot be resident at once: at most 132", "sm_count * 1"),
+    (changed("BLOCK = [128, 256]", "BLOCK = [128, 256]\nA = " + str(list(range(50)))) + "repeat = 1000\n", 14, "100 settings is more than 65536", "fewer"),
     (BASE + "repeat = 5000\n", 13, "more than 1024 launches", "inside the kernel"),
     (BASE + "repeat = '0 - 1'\n", 13, "repeat is negative", "[require]"),
     (BASE.replace('"n"]\n', '"n * 2 ** 20"]\n').replace('grid = ["n * 2 ** 20"]', "grid = [1]"), 12, "does not fit a 32-bit integer", "{ int64 ="),

@@ -120,6 +120,10 @@ def refused(code: str) -> KernelFileError:
     ("}\n", 4, "closes nothing"),
     ("__device__ void f() { ) }\n", 4, "closes nothing"),
     ("{" * 300, 4, "200 deep"),
+    ("#if A\n" * 100, 68, "64 inside each other"),
+    ("#if A\n#endif\n" * 3000, 4004, "more than 2000 conditionals"),
+    ("x" + "{}" * 600, 4, "more than 500 tokens"),
+    ("int x;" * 60_000, 1, "more than 262144"),
 ])
 def test_refused_with_its_line(code: str, line: int, says: str):
     error = refused(code)

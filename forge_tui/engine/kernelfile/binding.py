@@ -9,22 +9,16 @@ from collections.abc import Iterator
 from forge_tui.cuda.device import DeviceFacts
 from forge_tui.cuda.program import Argument, Launch, Workspace
 from forge_tui.engine.kernelfile.declarations import Kernel
-from forge_tui.engine.kernelfile.expressions import (
-    Expression,
-    ExpressionError,
-    Lookup,
-    evaluate,
-    is_reference,
-    reference,
-    reference_name,
-    truth,
-)
+from forge_tui.engine.kernelfile.evaluation import Lookup, evaluate, is_reference, reference, reference_name, truth
+from forge_tui.engine.kernelfile.expressions import Expression, ExpressionError
 from forge_tui.engine.kernelfile.names import Names
 from forge_tui.engine.kernelfile.plan import ArgumentPlan, LaunchPlan, WorkspacePlan
 from forge_tui.specs import ITEMSIZE, Items, Opaque, TensorSpec
 
 MAX_LAUNCHES = 1024
 """Of one call, repeats expanded: at 2 us each more would cost more than any operator worth replacing."""
+MAX_UNROLLED = 65536
+"""Repeats times settings: all of them are checked to find the legal settings."""
 MAX_WORKSPACE = 64 * 2**30
 """Bytes of all workspaces together: more than any plan needs, less than a device has."""
 MAX_BLOCK = (1024, 1024, 64)
@@ -80,6 +74,9 @@ def _runs(plan: LaunchPlan, names: Names) -> Iterator[Lookup]:
         yield names.lookup
         return
     count = _size(plan.repeat, names.lookup, plan.lines["repeat"], "repeat")
+    if count * len(names.plan.settings) > MAX_UNROLLED and count > 1:
+        raise Unfit(f"repeat = {count} for {len(names.plan.settings)} settings is more than {MAX_UNROLLED} launches to check",
+                    plan.lines["repeat"], "tune fewer settings, or repeat inside the kernel")
     if count > MAX_LAUNCHES:
         raise Unfit(f"repeat = {count} is more than {MAX_LAUNCHES} launches", plan.lines["repeat"], "repeat inside the kernel")
     for i in range(count):

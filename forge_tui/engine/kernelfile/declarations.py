@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
+from forge_tui.engine.kernelfile.heads import bare, declared_name, group, is_constant, is_function, last_group, parameters_at
 from forge_tui.engine.kernelfile.tokens import Directive, Token
+
+MAX_CONDITIONALS = 2000
+"""`#if`s of a file, and"""
+MAX_NESTED = 64
+"""how many may be open at once: the reader keeps its place at each."""
+MAX_HEAD = 500
+"""Tokens of a statement before a brace that opens a function, a class or a braced value at the top of a statement."""
 
 Scope = Literal["namespace", "class", "function", "braces"]
 
-_ATTRIBUTES = {"__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__block_size__", "__align__", "alignas",
-               "__attribute__", "__declspec", "decltype", "noexcept", "asm", "__asm__"}
-"""Names whose parentheses belong to them and begin no parameter list."""
 _NOT_VARIABLES = {"using", "typedef", "static_assert", "friend", "namespace", "concept", "public", "private", "protected"}
 _SPECIFIERS = {"static", "thread_local", "__device__", "__constant__", "__managed__", "extern"}
 """What makes a variable inside a function outlive the call."""
@@ -58,6 +62,14 @@ class Declarations:
     problem: Problem | None = None
 
 
+_DEPTH = Token("punct", "(", -1)
+"""Marks an open parenthesis that was left behind when a brace opened inside it."""
+
+
+def _marks(depth: int) -> tuple[Token, ...]:
+    return (_DEPTH,) * depth
+
+
 @dataclass(frozen=True)
 class _State:
     """Where the reader is; immutable, so that a conditional can be read again from its start for every branch."""
@@ -90,6 +102,7 @@ class _Reader:
         self.out = Declarations()
         self.head: list[Token] = []
         self.state = _State()
+        self.seen = 0
         self.conditionals: list[tuple[_State, _State | None]] = []
         self.macros = {item.tokens[0].text for item in items
                        if isinstance(item, Directive) and item.name == "define" and item.tokens}
@@ -115,6 +128,10 @@ class _Reader:
 
     def conditional(self, directive: Directive) -> None:
         if directive.name in ("if", "ifdef", "ifndef"):
+            self.seen += 1
+            if self.seen > MAX_CONDITIONALS or len(self.conditionals) >= MAX_NESTED:
+                return self.fail(directive.line, f"more than {MAX_CONDITIONALS} conditionals, or {MAX_NESTED} inside each other",
+                                 "choose by templates or constexpr instead")
             self.conditionals.append((self.saved(), None))
         elif directive.name in ("else", "elif", "elifdef", "elifndef") and self.conditionals:
             start, first = self.conditionals[-1]
@@ -126,6 +143,7 @@ class _Reader:
                 self.restore(first)
         elif directive.name in ("else", "elif", "endif"):
             self.fail(directive.line, f"#{directive.name} without #if", "add the #if or remove it")
+        return None
 
     def saved(self) -> _State:
         return replace(self.state, head=tuple(self.head))
@@ -159,6 +177,8 @@ class _Reader:
     def open(self, token: Token) -> None:
         if len(self.state.scopes) > 200:
             return self.fail(token.line, "braces are nested more than 200 deep", "simplify the code")
+        if len(self.head) > MAX_HEAD and self.state.scope != "braces" and not self.state.depth:
+            return self.fail(token.line, f"a statement of more than {MAX_HEAD} tokens before a brace", "split it")
         kind, extern_c = self.kind_of_brace()
         if kind == "function" and self.state.scope in ("namespace", "class"):
             self.function(defined=True)
@@ -185,13 +205,13 @@ class _Reader:
         return None
 
     def kind_of_brace(self) -> tuple[Scope, bool]:
-        head = _core(self.head)
-        texts = [token.text for token in head]
         if not self.head and self.state.scope in ("namespace", "class"):
             return "function", False                        # the body after a constructor's `: member{value}`
         if self.state.depth or self.state.scope == "braces":
             # A lambda's body or a braced list inside parentheses: function-like inside, the statement goes on after it.
             return "braces", False
+        head = bare(self.head)
+        texts = [token.text for token in head]
         if self.state.scope == "function":
             if texts[:1] and texts[0] in ("struct", "class", "union"):
                 return "class", False
@@ -202,9 +222,9 @@ class _Reader:
             return "namespace", head[1].text == '"C"'
         if texts[:1] == ["enum"] or "enum" in texts[:2]:
             return "braces", False
-        if any(text in ("struct", "class", "union") for text in texts) and _parameters_at(head) is None and "=" not in texts:
+        if any(text in ("struct", "class", "union") for text in texts) and parameters_at(head) is None and "=" not in texts:
             return "class", False
-        if _is_function(head) or "__global__" in texts:
+        if is_function(head) or "__global__" in texts:
             return "function", False
         return "braces", False
 
@@ -218,14 +238,13 @@ class _Reader:
                     return
         elif scope == "class":
             texts = {token.text for token in self.head}
-            if "static" in texts or "__device__" in texts and not _is_function(_core(self.head)):
-                if not _is_function(_core(self.head)):
-                    self.variable(self.head, "class")
+            if texts & {"static", "__device__"} and not is_function(bare(self.head)):
+                self.variable(self.head, "class")
         elif scope == "namespace" and self.head:
             self.at_namespace_scope()
 
     def at_namespace_scope(self) -> None:
-        core = _core(self.head)
+        core = bare(self.head)
         if not core or core[0].text in _NOT_VARIABLES:
             return
         if core[0].text in ("asm", "__asm__", "__asm"):
@@ -235,7 +254,7 @@ class _Reader:
             if any(token.text == "__global__" for token in self.head):
                 self.function(defined=False)
             return                                          # an explicit instantiation
-        if _is_function(core):
+        if is_function(core):
             return
         if any(token.text in ("struct", "class", "union", "enum") for token in core):
             ends = [index for index, token in enumerate(core) if token.text == "{}"]
@@ -248,17 +267,17 @@ class _Reader:
         self.variable(self.head, "namespace")
 
     def variable(self, head: list[Token], place: Literal["namespace", "class", "function"]) -> None:
-        core = _core(head)
-        if not core or _is_constant(head, core) or (place == "function" and _is_function(core)):
+        core = bare(head)
+        if not core or is_constant(head, core) or (place == "function" and is_function(core)):
             return
-        name = _declared_name(core)
+        name = declared_name(core)
         self.out.writable.append(Variable(name.text, name.line, place))
 
     def function(self, defined: bool) -> None:
         if not any(token.text == "__global__" and token.kind == "name" for token in self.head):
             return
-        core = _core(self.head)
-        at = _last_group(core)
+        core = bare(self.head)
+        at = last_group(core)
         if at is None or at == 0 or core[at - 1].kind != "name":
             return
         texts = [token.text for token in core[:at]]
@@ -267,7 +286,7 @@ class _Reader:
         self.out.kernels.append(Kernel(name.text, name.line, linkage, self.parameters(core, at), defined))
 
     def parameters(self, core: list[Token], at: int) -> tuple[tuple[Token, ...], ...] | None:
-        inside = list(_group(core, at))
+        inside = list(group(core, at))
         if any(token.text in self.macros or token.text == "{}" for token in inside):
             return None
         parts: list[list[Token]] = [[]]
@@ -281,149 +300,3 @@ class _Reader:
         if len(parts) == 1 and [token.text for token in parts[0]] in ([], ["void"]):
             return ()
         return tuple(tuple(part) for part in parts)
-
-
-_DEPTH = Token("punct", "(", -1)
-"""Marks an open parenthesis that was left behind when a brace opened inside it."""
-
-
-def _marks(depth: int) -> tuple[Token, ...]:
-    return (_DEPTH,) * depth
-
-
-def _core(head: list[Token]) -> list[Token]:
-    """A statement without attributes and without its `template <...>`."""
-    out: list[Token] = []
-    index = 0
-    while index < len(head):
-        token = head[index]
-        following = head[index + 1].text if index + 1 < len(head) else ""
-        if token.text == "[" and following == "[":
-            index = _after(head, index)
-        elif token.kind == "name" and token.text in _ATTRIBUTES - {"asm", "__asm__"} and following == "(":
-            index = _after(head, index + 1)
-        elif token.text == "template" and following == "<":
-            index = _after_angles(head, index + 1)
-        elif token.text in ("__extension__", "inline", "__inline__", "__forceinline__", "__noinline__", "constinit"):
-            index += 1
-        else:
-            out.append(token)
-            index += 1
-    return out
-
-
-def _after(tokens: list[Token], index: int) -> int:
-    """Past the group that opens at `index`."""
-    depth = 0
-    while index < len(tokens):
-        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(tokens[index].text, 0)
-        index += 1
-        if depth == 0:
-            break
-    return index
-
-
-def _after_angles(tokens: list[Token], index: int) -> int:
-    depth = 0
-    while index < len(tokens):
-        if tokens[index].text in ("(", "["):
-            index = _after(tokens, index)
-            continue
-        depth += {"<": 1, ">": -1}.get(tokens[index].text, 0)
-        index += 1
-        if depth == 0:
-            break
-    return index
-
-
-def _group(tokens: list[Token], at: int) -> Iterator[Token]:
-    """The tokens inside the parentheses that open at `at`."""
-    end = _after(tokens, at)
-    yield from tokens[at + 1:end - 1]
-
-
-def _last_group(core: list[Token]) -> int | None:
-    """Where the last parentheses of a kernel's head open: its parameters, whatever macros with arguments come before."""
-    last = None
-    index = 0
-    while index < len(core):
-        if core[index].text == "(":
-            last = index
-        index = _after(core, index) if core[index].text in ("(", "[") else index + 1
-    return last
-
-
-def _parameters_at(core: list[Token]) -> int | None:
-    """Where a parameter list opens: the first parenthesis after a name, before any initializer."""
-    index = 0
-    named = False
-    while index < len(core):
-        token = core[index]
-        if token.text == "operator":
-            return next((i for i in range(index + 2, len(core)) if core[i].text == "("), None)
-        if token.text in ("=", "{}") and token.kind == "punct":
-            return None
-        if token.text == "(":
-            return index if named and core[index - 1].text not in _ATTRIBUTES else None
-        if token.text == "[":
-            return None
-        if token.text == "<" and index and core[index - 1].kind == "name":
-            index = _after_angles(core, index)              # `named` stays: f<float>(
-            continue
-        named = token.kind == "name"
-        index += 1
-    return None
-
-
-def _is_function(core: list[Token]) -> bool:
-    """A function's head rather than a variable with an initializer in parentheses."""
-    at = _parameters_at(core)
-    if at is None:
-        return False
-    inside = list(_group(core, at))
-    if inside and (inside[0].kind in ("number", "string", "char") or inside[0].text in ("-", "+", "*", "&", "{}", "true", "false")):
-        return False
-    return at >= 1
-
-
-def _is_constant(head: list[Token], core: list[Token]) -> bool:
-    """Whether a declaration can never be written: shared memory (gone after the block), constexpr, or const throughout."""
-    texts = [token.text for token in head]
-    if "__shared__" in texts or "constexpr" in texts:
-        return True
-    if "__managed__" in texts or "thread_local" in texts:
-        return False
-    const, needed, index = False, True, 0
-    while index < len(core):
-        text = core[index].text
-        if text in ("=", "[", "{}", "("):
-            break
-        if text == "<" and index and core[index - 1].kind == "name":
-            index = _after_angles(core, index)
-            continue
-        if text == "const":
-            const, needed = True, False
-        elif text == "*":
-            needed = True                                   # a pointer: const must come again, after the star
-        index += 1
-    later_pointers = any(core[i].text == "," and core[i + 1].text == "*" and core[i + 2].text != "const"
-                         for i in range(index, len(core) - 2))
-    return const and not needed and not later_pointers
-
-
-def _declared_name(core: list[Token]) -> Token:
-    """The declared name: the last one before an initializer, bounds or the end."""
-    name = core[0]
-    index = 0
-    while index < len(core):
-        if core[index].text == "(" and index + 2 < len(core) and core[index + 1].text in ("*", "&"):
-            return core[index + 2]                          # a pointer to a function or array: `(*hook)(int)`
-        if core[index].text in ("=", "[", "(", "{}", ",") and name is not core[0]:
-            break
-        if core[index].text == "<" and index and core[index - 1].kind == "name":
-            index = _after_angles(core, index)
-            continue
-        if core[index].kind == "name":
-            name = core[index]
-        index += 1
-    return name

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from forge_tui.cuda.device import DeviceFacts
 from forge_tui.cuda.program import Program
 from forge_tui.engine.kernelfile.binding import Unfit, bind_launches, bind_workspaces
-from forge_tui.engine.kernelfile.expressions import ExpressionError, is_reference, truth, why_false
+from forge_tui.engine.kernelfile.evaluation import is_reference, truth, why_false
+from forge_tui.engine.kernelfile.expressions import ExpressionError
 from forge_tui.engine.kernelfile.facts import C_TYPES, call_tensors, dtype_macro
 from forge_tui.engine.kernelfile.names import Names, depends, tuned_names
 from forge_tui.engine.kernelfile.plan import Entry, LaunchPlan, Plan, read_plan

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 
 from forge_tui.cuda.device import DeviceFacts
-from forge_tui.engine.kernelfile.expressions import Expression, ExpressionError, Lookup, evaluate
+from forge_tui.engine.kernelfile.evaluation import Lookup, evaluate
+from forge_tui.engine.kernelfile.expressions import Expression, ExpressionError
 from forge_tui.engine.kernelfile.facts import call_names
 from forge_tui.engine.kernelfile.plan import Entry, Plan
 from forge_tui.specs import Call, Value

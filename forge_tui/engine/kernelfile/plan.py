@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, Union
 
 import msgspec
@@ -25,6 +26,8 @@ MAX_SETTINGS = 4096
 """Combinations of one [tune]: more are never measured, and all are filtered for every call."""
 MAX_ENTRIES = 200
 """Lets, defines, requires, workspaces or launches of one plan."""
+MAX_WORK = 4_000_000
+"""Expression nodes over all settings: what it takes to filter a call's settings, some seconds at the most."""
 KERNEL_PARAMETERS = 1024
 """CUDA allows 4096 bytes of parameters (32764 from compute capability 7.0 on); no plan needs a thousand arguments."""
 
@@ -172,6 +175,10 @@ class _PlanReader:
             lines={path: self.first_line + line - 1 for path, line in self.lines.items()})
         self.check_names(plan)
         self.check_order(plan)
+        work = len(plan.settings) * sum(expression.size for expression in _tuned_expressions(plan))
+        if work > MAX_WORK:
+            raise self.refuse("tune", f"{len(plan.settings)} settings of a plan this long take {work} steps to filter, "
+                              f"more than {MAX_WORK}", "shorten the lists, or list settings: points = [{ BLOCK = 128 }, ...]")
         return plan
 
     # -- TOML to plain records
@@ -368,6 +375,16 @@ class _PlanReader:
         for index, launch in enumerate(plan.launches):
             if launch.repeat is not None and "i" in launch.repeat.names:
                 raise self.refuse(f"launch[{index}].repeat", "repeat uses `i`, which it counts itself", "use other names")
+
+
+def _tuned_expressions(plan: Plan) -> Iterator[Expression]:
+    """What is evaluated once for every setting."""
+    yield from (entry.expression for entry in (*plan.require, *plan.define))
+    for workspace in plan.workspaces:
+        yield from workspace.shape
+    for launch in plan.launches:
+        yield from (*launch.grid, *launch.block, *(launch.cluster or ()), launch.shared, launch.when)
+        yield from (argument.expression for argument in launch.args)
 
 
 def _table(path: str) -> str:

@@ -9,8 +9,8 @@ from forge_tui.engine.kernelfile.declarations import Kernel, read_declarations
 from forge_tui.engine.kernelfile.tokens import Directive, LexicalError, Token, Tokens, tokenize
 from forge_tui.errors import KernelFileError
 
-MAX_CHARACTERS = 512 * 1024
-"""Of a whole kernel file: fifty times the longest so far."""
+MAX_CHARACTERS = 256 * 1024
+"""Of a whole kernel file: seventeen times the longest so far."""
 
 STANDARD_HEADERS = frozenset((
     "algorithm array assert.h cassert cfloat climits cmath cstddef cstdint cstdlib cstring float.h limits limits.h math.h "
@@ -59,6 +59,9 @@ _KEYWORDS = frozenset((
     "__forceinline__ __restrict__ __launch_bounds__ __grid_constant__ __cluster_dims__ __noinline__ defined").split())
 _ASM_DIRECTIVE = re.compile(
     r"(?:^|[;{}\s])\.(global|const|extern|visible|weak|common|func|entry|alias|version|target|address_size|section|file)\b")
+
+
+_PTX_COMMENT = re.compile(r"/\*(?:[^*]|\*(?!/))*(?:\*/|\Z)|//[^\n]*")
 
 
 class Source(NamedTuple):
@@ -186,7 +189,7 @@ class _Checker:
             while index < len(flat) and flat[index].kind == "string":
                 parts.append(_string_value(flat[index].text))
                 index += 1
-            if (match := _ASM_DIRECTIVE.search(re.sub(r"/\*.*?\*/|//[^\n]*", " ", "".join(parts), flags=re.S))) is not None:
+            if (match := _ASM_DIRECTIVE.search(_PTX_COMMENT.sub(" ", "".join(parts)))) is not None:
                 raise self.refuse(line, f"inline PTX declares .{match[1]}: nothing may live outside the kernel",
                                   "use registers (.reg) in inline PTX, and a [[workspace]] for memory")
 
