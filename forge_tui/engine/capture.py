@@ -17,7 +17,7 @@ from forge_tui.engine.calltiming import call_us, forward_us, one_thread
 from forge_tui.engine.cards import FORMAT, OperatorFile, Skipped, Statistics, Variant, save_operators
 from forge_tui.engine.inputs import ModelInput, describe_input, make_inputs
 from forge_tui.engine.operators import bytes_moved, lookup, materialize, operations
-from forge_tui.engine.recording import Recorder, Seen, outputs_agree
+from forge_tui.engine.recording import Recorder, Seen, outputs_agree, unseen_calls
 from forge_tui.engine.samples import KeptSample, SampleKeeper, find_in_files, save_sample, store_weight
 from forge_tui.engine.sources import LoadedModel, load_model
 from forge_tui.engine.sources.failures import failure, first_lines
@@ -89,6 +89,7 @@ def capture_model(loaded: LoadedModel, inputs: list[ModelInput], device: torch.d
     for item in inputs:
         recorder.forward(lambda item=item: run_forward(loaded, item))
     ratio = (time.perf_counter() - begin) / len(inputs) / (eager_us / 1e6)
+    recorder.recording.skipped.update(unseen_calls(lambda: run_forward(loaded, inputs[0])))
     total = sum(recorder.recording.calls.values())
     progress(f"recorded {total} calls of {len(recorder.recording.variants)} variants in one forward "
              f"({ratio:.1f} times its eager time of {eager_us / 1e3:.1f} ms)")

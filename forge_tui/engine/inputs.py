@@ -173,6 +173,9 @@ def _from_text(rest: str, loaded: LoadedModel, base: Path, batch: int) -> ModelI
         lines, label = _read_lines(path), path.name
     lines = [lines[index % len(lines)] for index in range(max(batch, len(lines)))]
     tokenizer = _processor(loaded, "AutoTokenizer", "text")
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what transformers makes of a folder without a vocabulary
+        raise ProjectError("the tokenizer that is there has no vocabulary", where=loaded.folder,
+                           cure="add tokenizer.json (or vocab.txt) to the folder, or give the inputs as FILE.safetensors")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     encoded = dict(tokenizer(lines, return_tensors="pt", padding=len(lines) > 1, truncation=tokenizer.model_max_length < 1e9))

@@ -92,19 +92,6 @@ class _ModulePath:
             self._stack.pop()
 
 
-class _Unseen(TorchDispatchMode):
-    """Counts aten calls that reach the dispatcher without passing the recorder: TorchScript and C++ extensions."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not self._recorder.inside:
-            self._recorder.forward_skipped[f"torch.ops.aten.{func.overloadpacket.__name__}", UNSEEN] += 1
-        return func(*args, **(kwargs or {}))
-
-
 class Recorder(TorchFunctionMode):
     """Records while entered. The model's results are those of eager: every call is made as it was asked for."""
 
@@ -113,7 +100,6 @@ class Recorder(TorchFunctionMode):
         self.recording = Recording()
         self.weights = WeightNames(model)
         self.keeper = keeper
-        self.inside = False
         self.forward_calls: Counter[str] = Counter()
         self.forward_skipped: Counter[tuple[str, str]] = Counter()
         self._path = _ModulePath(model)
@@ -128,7 +114,6 @@ class Recorder(TorchFunctionMode):
             for handle in (register_module_forward_pre_hook(self._path.enter),
                            register_module_forward_hook(self._path.leave, always_call=True)):
                 stack.callback(handle.remove)
-            stack.enter_context(_Unseen(self))
             stack.enter_context(self)
             result = run()
         for key, count in self.forward_calls.items():
@@ -139,13 +124,7 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self.inside = True
-        try:
-            if is_attribute(func):
-                return func(*args, **kwargs)
-            return self._call(func, args, kwargs)
-        finally:
-            self.inside = False
+        return func(*args, **kwargs) if is_attribute(func) else self._call(func, args, kwargs)
 
     def _call(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         name = canonical(func)
@@ -194,6 +173,41 @@ class Recorder(TorchFunctionMode):
         tensors = {name: tensor for name, tensor in before.items() if name not in weights}
         if before:
             self.keeper.offer(key, tensors, weights)
+
+
+class _Seen(TorchFunctionMode):
+    """Marks the time that is spent inside calls the recorder can see."""
+
+    inside = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.inside = True
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.inside = False
+
+
+class _Unseen(TorchDispatchMode):
+    """Counts aten calls that reach the dispatcher outside of them."""
+
+    def __init__(self, seen: _Seen) -> None:
+        super().__init__()
+        self._seen = seen
+        self.calls: Counter[tuple[str, str]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self._seen.inside:
+            self.calls[f"torch.ops.{func.namespace}.{func.overloadpacket.__name__}", UNSEEN] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def unseen_calls(run: Callable[[], Any]) -> Counter[tuple[str, str]]:
+    """Calls of one more forward that TorchScript or C++ code makes past torch's override protocol, by operator and reason."""
+    seen = _Seen()
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"), _Unseen(seen) as unseen, seen:
+        run()
+    return unseen.calls
 
 
 def _bound(func: Any, name: str, args: Any, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:

@@ -231,7 +231,9 @@ def _schema_parameter(argument: Any) -> _SchemaParameter:
     kind = str(argument.type)
     optional = kind.removeprefix("Optional[").removesuffix("]") if kind.startswith("Optional[") else kind
     broadcast = optional.startswith("List[") and argument.N is not None
-    parameter = Parameter(RENAMED.get(argument.name, argument.name), default, argument.kwarg_only)
+    # By position, torch takes a third number of `add` for a deprecated overload's `other`.
+    keyword_only = argument.kwarg_only or argument.name == "alpha"
+    parameter = Parameter(RENAMED.get(argument.name, argument.name), default, keyword_only)
     return _SchemaParameter(parameter, kind, broadcast)
 
 

@@ -34,12 +34,10 @@ def import_file(path: Path) -> ModuleType:
         sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except SyntaxError as error:
-        raise ProjectError(f"syntax error: {error.msg}: {(error.text or '').strip()}",
-                           where=f"{error.filename or path}:{error.lineno}", cure="correct that line") from error
-    except UnicodeDecodeError as error:
-        raise ProjectError(f"not a text file in UTF-8: {error.reason}", where=str(path),
-                           cure="give a Python source file") from error
+    except SyntaxError as error:  # also raised for bytes that are no text at all, then without a line
+        place = f"{error.filename or path}:{error.lineno}" if error.lineno else str(path)
+        raise ProjectError(f"syntax error: {error.msg}: {(error.text or '').strip()}", where=place,
+                           cure="correct that line" if error.lineno else "give a Python source file in UTF-8") from error
     except ImportError as error:
         raise _import_error(error, path) from error
     except Exception as error:  # the user's module may raise anything while it is imported
@@ -94,8 +92,7 @@ def load_factory(source: str, arguments: dict[str, Any]) -> LoadedModel:
     if not callable(target):
         raise ProjectError(f"{attribute} is {type(target).__name__}, which cannot be called", where=source,
                            cure="name a function or class that returns a torch.nn.Module")
-    file = inspect.getsourcefile(target) if inspect.isroutine(target) or inspect.isclass(target) else None
-    return LoadedModel(_build(target, arguments, f"{source}()", None), source, own_file=Path(file) if file else None)
+    return LoadedModel(_build(target, arguments, f"{source}()", None), source)
 
 
 def _build(build: Callable[..., Any], arguments: dict[str, Any], what: str, own: Path | None) -> nn.Module:
