@@ -94,7 +94,7 @@ def offsets(name: str, tensor: str, axes: Iterable[Axis], exact: bool, known: di
     let = [f'{name}_size{k} = "max(1, {size})"' for k, size in enumerate(sizes) if k]
     let += [f'{name}_step{k} = "{text}"' for k, text in enumerate(texts) if text not in ("0", "1")]
     names = [line.split(" =")[0] for line in let]
-    unit = not groups or steps[-1].now == 1 or all(axis.now == 1 for axis in groups[-1])
+    unit = not groups or steps[-1].now == 1
     if groups and unit and steps[-1].text != "1":
         guards.append(f"{name}_step{len(steps) - 1} == 1")
     jumps = [text if text in known.values() else f"{name}_step{k}"

@@ -14,8 +14,17 @@ from forge_tui.engine.builtin.families.layout import FLOATS, quoted
 from forge_tui.engine.builtin.registry import Recipe, offers
 from forge_tui.specs import Call, Items, TensorSpec
 
+LARGE = 1 << 18
+"""Elements from which one read instead of two is worth starting clusters for."""
+
+CLUSTER_BYTES = 8 * 224 * 1024
+"""What eight blocks hold in shared memory (227 KiB each on compute capability 9.0, some of it for barriers)."""
+
 FLOAT32_EPS = "1.1920928955078125e-07"
 """rms_norm's eps when none is given: eager computes in float32 for every type here and takes float32's."""
+
+STREAM_NUMEL = 1 << 22
+"""Elements from which the cooperative group norm has tiles enough for every multiprocessor of a large device."""
 
 STREAM_BYTES = 8 << 20
 """Results smaller than this are no large part of an L2 of tens of MiB: marking stores as streaming is not worth a try."""
@@ -112,6 +121,13 @@ def group_norm(call: Call) -> Iterator[Recipe]:
     spatial = [Axis(a.size, a.now, a.steps | {"parameter": Step("0", 0)}) for a in axes[2:]]
     batch = Axis(axes[0].size, axes[0].now, axes[0].steps | {"parameter": Step("0", 0)})
     cols = _in_memory_order([channel, *spatial])
+    if source.contiguous and out.contiguous and _streams(source, groups):
+        yield Recipe("group_stream", "pipelining", "cooperative rings of bulk copies: moments run ahead of results", {
+            "GUARD": quoted(["input.contiguous", "out.contiguous", "present(eps)", *_parameter_guards(call)]),
+            "PARAMETERS": "".join(f", const DTYPE_{name}* __restrict__ {name}" for name in parameters) + ", float eps",
+            "ARGS": "".join(f', "{name}"' for name in parameters) + ', { float = "eps" }',
+            "WEIGHT": "forge::to_float(weight[i])" if "weight" in parameters else "1.f",
+            "BIAS": "forge::to_float(bias[i])" if "bias" in parameters else "0.f"})
     yield from _recipes(RowWork(
         input=source, out=out, rows=[batch, group], cols=cols, part="moments", state_floats=3,
         guards=(f"input.ndim == {source.ndim}", "input.shape[1] % num_groups == 0", *_parameter_guards(call)),
@@ -134,6 +150,8 @@ def _recipes(work: RowWork) -> Iterator[Recipe]:
     columns = Recipe("columns", "access", "neighbouring threads on neighbouring rows, the reduced dimension walked in depth",
                      values.of(ACROSS_TUNE=[32, 64, 16, 8, 128], DEPTH_TUNE=_depth(rows, cols), ROW_REACH=values.row_reach,
                                REACH=None, STREAM_TUNE=None))
+    cluster = Recipe("rows_cluster", "pipelining", "a cluster holds its row in shared memory by bulk copies: one read, one write",
+                     values.of(CLUSTER_TUNE=_cluster(rows, cols)))
     if not values.along_columns and values.along_rows:
         yield columns
         yield stream
@@ -141,10 +159,12 @@ def _recipes(work: RowWork) -> Iterator[Recipe]:
     few = rows < 264 and cols >= 8192                       # 264: two blocks on each of an H200's 132 multiprocessors
     if few:
         yield split
-    registers = [lanes] * (cols <= 2048) + [block] * (128 <= cols <= 65536)
+    registers = [lanes] * (cols <= 2048) + [block] * (128 <= cols <= 32768)
     if cols > 1024 or rows < 528:                           # few warps would be left to hide latency, or too many values each
         registers.reverse()
     yield from registers
+    if 8192 <= cols <= CLUSTER_BYTES // work.input.itemsize and values.in_runs and rows * cols >= LARGE:
+        yield cluster
     yield stream
     if not few and cols >= 4096:
         yield split
@@ -170,6 +190,8 @@ class _Values:
         guards = [*work.guards, *layout_guards("input", work.input), *layout_guards("out", work.out)]
         guards += [guard for part in every for guard in part.guards]
         self.along_columns = all(self.parts[name, "col"].unit for name in tensors)
+        self.in_runs = self.along_columns and not any(self.parts["input", "col"].jumps)
+        """Whether a row of the input is one run of memory, as bulk copies want it."""
         self.along_rows = all(self.parts[name, "row"].unit for name in tensors) and work.row_count > 1
         self.row_reach = self._reach("row") if self.along_rows else "1"
         self.reach_now = 16 // min(work.input.itemsize, work.out.itemsize) if self.along_columns else 1
@@ -216,7 +238,7 @@ class _Values:
 
     def _op(self) -> str:
         names = list(self.work.parameters)
-        text = _part(self.work.part)
+        text = part(self.work.part)
         words = {"ADMIT": self.work.admit,
                  "MEMBERS": "\n".join(f"    const DTYPE_{name}* {name};" for name in names),
                  "LOAD_PARAMETERS": self._load_parameters(names),
@@ -317,6 +339,18 @@ def _split(rows: int, cols: int) -> list[int]:
     return sorted(sizes, key=lambda size: (abs(sizes.index(size) - sizes.index(best)), -size))[:4]
 
 
+def _streams(source: TensorSpec, groups: int) -> bool:
+    """Whether some setting of the cooperative group norm fits: whole tiles, and turns enough between the blocks."""
+    plane, group = prod(source.shape[2:]), source.numel // max(source.shape[0] * groups, 1)
+    return (source.numel >= STREAM_NUMEL and plane % 1024 == 0 and group % 8192 == 0 and group <= STREAM_NUMEL
+            and source.align >= 16 and source.shape[1] <= 2048 and source.shape[0] * groups <= 1024)
+
+
+def _cluster(rows: int, cols: int) -> list[int]:
+    """Blocks of a cluster, best guess first: enough of them to fill a large device."""
+    return [8, 4, 2] if rows * 8 <= 264 or cols >= 1 << 17 else [4, 8, 2] if rows * 4 <= 264 else [2, 4, 8]
+
+
 def _depth(rows: int, cols: int) -> list[int]:
     """Threads on one row when rows lie side by side, best guess first: more where rows are few."""
     wanted = max(1, min(cols // 8, 65536 // max(rows, 1), 16))
@@ -326,6 +360,6 @@ def _depth(rows: int, cols: int) -> list[int]:
 
 
 @cache
-def _part(name: str) -> str:
+def part(name: str) -> str:
     folder = resources.files("forge_tui.engine.builtin") / "templates" / "parts"
     return (folder / f"{name}.cuh").read_text(encoding="utf-8").rstrip() + "\n"

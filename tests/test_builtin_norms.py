@@ -1,0 +1,143 @@
+"""Softmax and the norms: every builtin kernel builds at the corners of its settings, refuses what it is not for, and (on the host
+target) equals torch."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from forge_tui.cuda.device import H200
+from forge_tui.cuda.faults import CandidateFault
+from forge_tui.engine.builtin.catalog import BuiltinKernel, kernels_for
+from forge_tui.engine.builtin.registry import template_names
+from forge_tui.specs import Call, TensorSpec
+from tests.kernels import FLOATS, assert_right, bound, corners, parsed, run, settings_of
+from tests.norm_cases import FAMILIES
+
+TEMPLATES = ("rows_", "columns", "group_", "batch_")
+NEEDS_A_GPU = {"rows_cluster", "group_stream"}
+"""Clusters, bulk copies and grids that wait for each other: the host target says it cannot interpret them."""
+
+ALL = [(family, name) for family, cases in FAMILIES.items() for name in cases]
+needs_host = pytest.mark.skipif(find_spec("forge_tui.cuda.host.target") is None, reason="no host target in this version")
+
+
+def _spec(dtype: str, *shape: int) -> TensorSpec:
+    stride, step = [], 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= size
+    return TensorSpec(dtype, shape, tuple(reversed(stride)))
+
+
+def _large() -> list[Call]:
+    """Sizes of real models, for the kernels that small calls are not offered."""
+    image, channels = _spec("bfloat16", 1, 512, 128, 128), _spec("bfloat16", 512)
+    group = {"input": image, "num_groups": 32, "weight": channels, "bias": channels, "eps": 1e-6}
+    scores, rows = _spec("bfloat16", 16, 128256), _spec("float32", 64, 16384)
+    norm = {"input": rows, "normalized_shape": _items(16384), "weight": _spec("float32", 16384), "bias": None, "eps": 1e-5}
+    return [Call("torch.nn.functional.group_norm", group, (image,)),
+            Call("torch.nn.functional.softmax", {"input": scores, "dim": -1, "dtype": None}, (_spec("bfloat16", 16, 128256),)),
+            Call("torch.nn.functional.layer_norm", norm, (rows,))]
+
+
+def _items(*values: int):
+    from forge_tui.specs import Items
+
+    return Items(values)
+
+
+def _one_case_each() -> dict[str, tuple[BuiltinKernel, Call]]:
+    """For every kernel of every operator, the first case it is offered for."""
+    found: dict[str, tuple[BuiltinKernel, Call]] = {}
+    for call in (*(FAMILIES[family][name](torch.bfloat16).call for family, name in ALL), *_large()):
+        for kernel in kernels_for(call):
+            found.setdefault(f"{kernel.name} {call.operator.rpartition('.')[2]}", (kernel, call))
+    return found
+
+
+CASES = _one_case_each()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_corners_of_the_settings_build_without_spills(case: str) -> None:
+    from forge_tui.cuda.compile import compile_program
+
+    kernel, call = CASES[case]
+    for settings in corners(settings_of(kernel, call)):
+        image = compile_program(bound(kernel, call, settings), kind="cubin")
+        assert sum(info.spill_bytes or 0 for info in image.kernels) == 0, settings
+        assert image.log == "", image.log
+
+
+def test_every_template_is_offered_somewhere() -> None:
+    offered = {kernel.name for kernel, _ in CASES.values()}
+    assert offered >= {name for name in template_names() if name.startswith(TEMPLATES)}
+
+
+@pytest.mark.parametrize(("family", "name"), ALL, ids=lambda text: text.replace(" ", "-"))
+def test_every_case_has_a_kernel_and_no_kernel_refuses_its_case(family: str, name: str) -> None:
+    for dtype in FLOATS:
+        call = FAMILIES[family][name](dtype).call
+        kernels = kernels_for(call)
+        assert any(kernel.name not in NEEDS_A_GPU for kernel in kernels)
+        for kernel in kernels:
+            assert settings_of(kernel, call)
+
+
+def test_a_file_refuses_other_layouts_and_options() -> None:
+    """The guard of a rendered file holds for the call it was rendered for, and for no call it would get wrong."""
+    softmax, norms, groups, batch = (FAMILIES[name] for name in ("softmax", "layer_norm", "group_norm", "batch_norm"))
+    wrong = [
+        (softmax["masked"], softmax["channels"]), (softmax["channels"], softmax["masked"]),
+        (softmax["masked"], softmax["heads swapped"]), (softmax["heads swapped"], softmax["transposed"]),
+        (softmax["masked"], softmax["to float32"]), (norms["384"], norms["bare"]), (norms["bare"], norms["384"]),
+        (norms["384"], norms["two dims"]), (norms["two dims"], norms["384"]), (norms["384"], norms["permuted"]),
+        (groups["planes"], groups["channels_last"]), (groups["channels_last"], groups["planes"]),
+        (batch["planes"], batch["channels_last"]), (batch["1x1"], batch["planes"]), (batch["planes"], batch["bare"]),
+    ]
+    for own, other in wrong:
+        call = other(torch.bfloat16).call
+        for kernel in kernels_for(own(torch.bfloat16).call):
+            assert parsed(kernel.text, kernel.name).refusal(call, H200) is not None, (kernel.name, call)
+
+
+@needs_host
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: str(dtype).removeprefix("torch."))
+@pytest.mark.parametrize(("family", "name"), ALL, ids=lambda text: text.replace(" ", "-"))
+def test_every_kernel_is_right_at_its_first_guess(family: str, name: str, dtype: torch.dtype) -> None:
+    item = FAMILIES[family][name](dtype)
+    ran = 0
+    for kernel in kernels_for(item.call):
+        if kernel.name not in NEEDS_A_GPU:
+            settings = settings_of(kernel, item.call)[0]
+            assert_right(run(kernel, item, settings), item, f"{kernel.name} {settings} on {item.call}")
+            ran += 1
+    assert ran
+
+
+@needs_host
+@pytest.mark.parametrize(("family", "name"), [
+    ("softmax", "masked"), ("softmax", "inner, masked"), ("layer_norm", "odd"), ("rms_norm", "heads"), ("group_norm", "7x7"),
+    ("group_norm", "channels_last"), ("batch_norm", "channels_last"), ("batch_norm", "planes")],
+    ids=lambda text: text.replace(" ", "-"))
+def test_every_kernel_is_right_at_the_corners_of_its_settings(family: str, name: str) -> None:
+    item = FAMILIES[family][name](torch.bfloat16)
+    for kernel in kernels_for(item.call):
+        for settings in corners(settings_of(kernel, item.call)):
+            assert_right(run(kernel, item, settings), item, f"{kernel.name} {settings} on {item.call}")
+
+
+@needs_host
+def test_the_host_says_what_it_cannot_interpret() -> None:
+    from forge_tui.cuda.host.target import HostTarget
+
+    kernel, call = CASES["rows_cluster softmax"]
+    program = bound(kernel, call, settings_of(kernel, call)[0])
+    target = HostTarget()
+    tensors = {"input": torch.zeros(16, 128256, dtype=torch.bfloat16), "out": torch.zeros(16, 128256, dtype=torch.bfloat16)}
+    with pytest.raises(CandidateFault) as caught:
+        target.run(program, target.build(program), tensors)
+    assert caught.value.kind == "not_interpretable"
