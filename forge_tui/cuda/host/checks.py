@@ -83,8 +83,8 @@ class SharedShadow:
 
     # Accesses ----------------------------------------------------------------------------------------------------
 
-    def read(self, word: Index, offset: int, mask: Mask, line: int | None) -> None:
-        """Lanes (of `mask`) read granule `word + offset`."""
+    def read(self, word: Index, offset: int, mask: Mask, line: int | None, ordered: bool = False) -> None:
+        """Lanes (of `mask`) read granule `word + offset`. `ordered` accesses take no part in races."""
         word = word + offset
         width = self.width(word, mask, self.init)
         self.unfold_init(width)
@@ -92,6 +92,8 @@ class SharedShadow:
         known = self.init.reshape(-1)[index]
         if not known.all():
             self.fault("uninitialized", "reads shared memory that nothing wrote", ~known, active, shape, line)
+        if ordered:
+            return
         if self.writer is not None:
             self.flush()
             self.races(word, mask, "reads shared memory that another warp wrote without a barrier between", line, reads=False)
@@ -147,9 +149,17 @@ class SharedShadow:
             self.fault("race", what, bad, active, shape, line)
 
     def write(self, word: Index, offset: int, mask: Mask, line: int | None, changes: NDArray[np.bool_] | None = None,
-              atomic: bool = False) -> None:
+              atomic: bool = False, ordered: bool = False) -> None:
         """Lanes write granule `word + offset`. `changes`: lanes whose value differs from what is there."""
         word = word + offset
+        if not ordered:
+            self.enter_write(word, mask, line, changes, atomic)
+        width = self.width(word, mask, self.init)
+        self.unfold_init(width)
+        index, _, _ = self.lanes(word, mask, width)
+        self.init.reshape(-1)[index] = True
+
+    def enter_write(self, word: Index, mask: Mask, line: int | None, changes: NDArray[np.bool_] | None, atomic: bool) -> None:
         self.flush()
         if self.writer is not None or self.reader is not None:
             what = "writes shared memory that another warp touched without a barrier between"
@@ -161,10 +171,6 @@ class SharedShadow:
             self.writer = np.zeros((self.granules, width), np.int32)
         index, active, shape = self.lanes(word, mask, width)
         self.writer.reshape(-1)[index] = self.spread(self.epoch << 11 | self.thread_tag | np.int32(atomic), active, shape)
-        width = self.width(word, mask, self.init)
-        self.unfold_init(width)
-        index, _, _ = self.lanes(word, mask, width)
-        self.init.reshape(-1)[index] = True
 
     def atomic(self, word: Index, offset: int, mask: Mask, line: int | None) -> None:
         """Lanes update granule `word + offset` atomically: no race among themselves, but with plain accesses."""

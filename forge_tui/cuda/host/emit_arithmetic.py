@@ -160,7 +160,7 @@ def _extreme(e: Emitter, i: Instruction) -> None:
     a, b = _operands(e, i, kind)
     d = e.write(i.args[0], kind)
     name = f"f{i.root}" if kind in FLOAT and "NaN" not in i.parts else f"{i.root}imum"
-    e.line(f"np.{name}({a}, {b}, {d})")
+    e.line(f"np.{name}({a}, {b}, out={d})")
     if kind in FLOAT:
         _finish_float(e, i, d)
 

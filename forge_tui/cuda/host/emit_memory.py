@@ -115,7 +115,7 @@ def _ld(e: Emitter, i: Instruction) -> None:
         narrow = not dropped and e.size(item) > size
         results.append("None" if dropped else e.write(item, kind if narrow and kind in SIGNED else f"u{8 * size}"))
     sign = "i" if kind in SIGNED and any(isinstance(x, Register) and e.size(x) > size for x in items) else "u"
-    e.line(f"{memory}.load({address}, {offset}, {size}, ({', '.join(results)},), {sign!r}, {i.line})")
+    e.line(f"{memory}.load({address}, {offset}, {size}, ({', '.join(results)},), {sign!r}, {i.line}{_ordered(i)})")
 
 
 def _ld_param(e: Emitter, i: Instruction) -> None:
@@ -137,7 +137,12 @@ def _st(e: Emitter, i: Instruction) -> None:
     memory, address, offset = _address(e, i, i.args[0])
     items = i.args[1].items if isinstance(i.args[1], Group) else (i.args[1],)
     values = ", ".join(e.read(item, f"u{8 * size}") for item in items)
-    e.line(f"{memory}.store({address}, {offset}, {size}, ({values},), {e.mask}, {i.line})")
+    e.line(f"{memory}.store({address}, {offset}, {size}, ({values},), {e.mask}, {i.line}{_ordered(i)})")
+
+
+def _ordered(i: Instruction) -> str:
+    """Whether an access is meant to be seen by other lanes at once: a signal, not a race."""
+    return ", True" if {"volatile", "relaxed", "acquire", "release", "mmio"} & set(i.parts) else ""
 
 
 @handles("atom", "red")

@@ -40,18 +40,19 @@ class GenericMemory:
         return found
 
     def load(self, pieces: list[Piece], offset: int, size: int, results: tuple[Lanes | None, ...], kind: str,
-             line: int | None) -> None:
+             line: int | None, ordered: bool = False) -> None:
         if len(pieces) == 1:
             memory, address, _ = pieces[0]
-            memory.load(address, offset, size, results, kind, line)      # type: ignore[arg-type]
+            memory.load(address, offset, size, results, kind, line, ordered)      # type: ignore[arg-type]
             return
         for memory, address, lanes in pieces:
             parts = tuple(None if d is None else np.empty_like(d) for d in results)
-            memory.load(address, offset, size, parts, kind, line)      # type: ignore[arg-type]
+            memory.load(address, offset, size, parts, kind, line, ordered)      # type: ignore[arg-type]
             for d, part in zip(results, parts, strict=True):
                 if d is not None and part is not None and lanes is not None:
                     np.copyto(d, part, where=fold(lanes, d.shape))
 
-    def store(self, pieces: list[Piece], offset: int, size: int, values: tuple[Lanes, ...], mask: Mask, line: int | None) -> None:
+    def store(self, pieces: list[Piece], offset: int, size: int, values: tuple[Lanes, ...], mask: Mask, line: int | None,
+              ordered: bool = False) -> None:
         for memory, address, lanes in pieces:
-            memory.store(address, offset, size, values, lanes, line)      # type: ignore[arg-type]
+            memory.store(address, offset, size, values, lanes, line, ordered)      # type: ignore[arg-type]

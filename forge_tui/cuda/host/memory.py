@@ -149,7 +149,7 @@ class GlobalMemory:
                 yield piece, mask
 
     def load(self, address: Address | None, offset: int, size: int, results: tuple[Lanes | None, ...], kind: str,
-             line: int | None) -> None:
+             line: int | None, ordered: bool = False) -> None:
         """Load consecutive items into `results` (None: dropped). `kind` is `i` where narrow items are sign-extended."""
         if address is None:
             return
@@ -177,7 +177,7 @@ class GlobalMemory:
                 d[...] = source.take(index, mode="clip")
 
     def store(self, address: Address | None, offset: int, size: int, values: tuple[Lanes, ...], mask: Mask,
-              line: int | None) -> None:
+              line: int | None, ordered: bool = False) -> None:
         """Store one item of each of `values`, consecutively; the highest lane wins where lanes meet."""
         if address is None:
             return
@@ -307,14 +307,14 @@ class WordMemory:
         return np.broadcast_to((at >> 2) * self.count, shape) + self.columns, at & 3
 
     def load(self, address: WordAddress | None, offset: int, size: int, results: tuple[Lanes | None, ...], kind: str,
-             line: int | None) -> None:
+             line: int | None, ordered: bool = False) -> None:
         if address is None:
             return
         total = size * len(results)
         self.check(address, offset, total, "load", line)
         for granule, k in self.granules(address, offset, total):
             if self.shadow is not None:
-                self.shadow.read(granule, k, address.lanes, line)
+                self.shadow.read(granule, k, address.lanes, line, ordered)
             elif self.written is not None:
                 self.check_written(granule + k, address, line)
         for k, d in enumerate(results):
@@ -323,7 +323,7 @@ class WordMemory:
 
     def load_item(self, address: WordAddress, offset: int, size: int, d: Lanes, kind: str) -> None:
         if size == 4 and d.itemsize == 4 and address.rows is not None:
-            rows, table = address.rows, self.data[offset >> 2:]
+            rows, table = (address.rows, self.data[offset >> 2:]) if offset >= 0 else (address.rows + (offset >> 2), self.data)
             if len(rows) == 1:
                 d[...] = table[rows[0]]
             elif d.shape == (len(rows), self.count):
@@ -346,22 +346,24 @@ class WordMemory:
             d[...] = flat.view(f"{kind}{size}").take(index * parts + byte // size, mode="clip")
 
     def store(self, address: WordAddress | None, offset: int, size: int, values: tuple[Lanes, ...], mask: Mask,
-              line: int | None) -> None:
+              line: int | None, ordered: bool = False) -> None:
+        """Store consecutive items. `ordered` (volatile, release ...) accesses are how lanes signal each other, no races."""
         if address is None:
             return
         total = size * len(values)
         self.check(address, offset, total, "store", line)
         for k, value in enumerate(values):
-            self.store_item(address, offset + k * size, size, value, mask, line)
+            self.store_item(address, offset + k * size, size, value, mask, line, ordered)
 
-    def store_item(self, address: WordAddress, offset: int, size: int, value: Lanes, mask: Mask, line: int | None) -> None:
+    def store_item(self, address: WordAddress, offset: int, size: int, value: Lanes, mask: Mask, line: int | None,
+                   ordered: bool) -> None:
         if size == 8:
-            self.store_item(address, offset, 4, (value & np.uint64(0xFFFFFFFF)).astype(np.uint32), mask, line)
-            self.store_item(address, offset + 4, 4, (value >> np.uint64(32)).astype(np.uint32), mask, line)
+            self.store_item(address, offset, 4, (value & np.uint64(0xFFFFFFFF)).astype(np.uint32), mask, line, ordered)
+            self.store_item(address, offset + 4, 4, (value >> np.uint64(32)).astype(np.uint32), mask, line, ordered)
             return
         if value.dtype.itemsize != size:
             value = value.astype(f"u{size}")
-        if self.store_rows(address, offset, size, value, mask, line):
+        if self.store_rows(address, offset, size, value, mask, line, ordered):
             return
         shape = (self.machine.threads, self.machine.blocks)
         index, byte = self.flat(address, offset)
@@ -374,9 +376,10 @@ class WordMemory:
         old = flat[index] if self.shadow is not None else None
         flat[index] = value
         self.after_store(address, offset, size, mask, line, flat[index] != value if self.shadow else None,
-                         None if old is None else old != value, active, shape)
+                         None if old is None else old != value, active, shape, ordered)
 
-    def store_rows(self, address: WordAddress, offset: int, size: int, value: Lanes, mask: Mask, line: int | None) -> bool:
+    def store_rows(self, address: WordAddress, offset: int, size: int, value: Lanes, mask: Mask, line: int | None,
+                   ordered: bool) -> bool:
         """The fast form: every block stores at the same words. False when it does not apply."""
         rows = address.rows
         if size != 4 or rows is None or mask is not None and mask.shape[1] > 1 or len(rows) == 1 and value.shape[0] > 1:
@@ -393,21 +396,22 @@ class WordMemory:
             changed = None if old is None else (old != value).any(axis=1)
             active = None if mask is None else np.broadcast_to(mask, (self.machine.threads, 1))
             shape = (self.machine.threads if len(rows) > 1 or mask is not None else 1, 1)
-            self.after_store(address, offset, size, mask, line, lost if isinstance(lost, np.ndarray) else None, changed, active, shape)
+            self.after_store(address, offset, size, mask, line, lost if isinstance(lost, np.ndarray) else None, changed, active, shape,
+                             ordered)
         elif self.written is not None:
-            self.after_store(address, offset, size, mask, line, None, None, None, (1, 1))
+            self.after_store(address, offset, size, mask, line, None, None, None, (1, 1), ordered)
         return True
 
     def after_store(self, address: WordAddress, offset: int, size: int, mask: Mask, line: int | None, lost: Lanes | None,
-                    changed: Lanes | None, active: NDArray[np.bool_] | None, shape: tuple[int, int]) -> None:
+                    changed: Lanes | None, active: NDArray[np.bool_] | None, shape: tuple[int, int], ordered: bool) -> None:
         """Shadows of one stored item. `lost`: lanes whose value another lane overwrote in this very instruction."""
         if self.shadow is not None:
-            if lost is not None and lost.any():
+            if lost is not None and not ordered and lost.any():
                 self.machine.fault("race", "several threads store different values to one shared word in one instruction",
                                    _unpack(lost, active, shape), line)
             differs = None if changed is None else _unpack(changed, active, shape)
             for granule, k in self.granules(address, offset, size):
-                self.shadow.write(granule, k, mask, line, differs)
+                self.shadow.write(granule, k, mask, line, differs, ordered=ordered)
         elif self.written is not None:
             for granule, k in self.granules(address, offset, size):
                 index = np.broadcast_to((granule + k) * self.count + self.columns, (self.machine.threads, self.machine.blocks))

@@ -54,7 +54,7 @@ class Geometry:
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Parked:
     """Lanes that wait at a barrier."""
 
@@ -498,12 +498,15 @@ class Machine:
         if len({p.line for p in group}) <= 1:
             return
         seen = np.zeros(self.blocks, bool)
-        for parked in sorted(group, key=lambda p: p.line or 0):
-            lanes = np.broadcast_to(self.active(parked.mask), (self.threads, self.blocks)) & complete
+        for line in sorted({p.line or 0 for p in group}):
+            lanes = np.zeros((self.threads, self.blocks), bool)
+            for parked in group:
+                if (parked.line or 0) == line:
+                    lanes |= self.active(parked.mask) & complete
             twice = seen & lanes.any(axis=0)
             if twice.any():
-                lines = ", ".join(str(p.line) for p in group)
-                self.fault("divergent_barrier", f"threads of one block wait at different barriers (lines {lines})", lanes & twice, parked.line)
+                lines = ", ".join(str(p) for p in sorted({p.line or 0 for p in group}))
+                self.fault("divergent_barrier", f"threads of one block wait at different barriers (lines {lines})", lanes & twice, line)
             seen |= lanes.any(axis=0)
 
     def stuck(self) -> NoReturn:
