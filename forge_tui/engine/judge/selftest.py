@@ -1,0 +1,173 @@
+"""`forge-tui selftest`: wrong, cheating and honest kernels through the judge itself, on this machine.
+
+Each file of `exams/` is a whole kernel file; lines that begin with `//:` say in TOML what it pretends, how it is meant to be
+caught, and the verdict it must get.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec import Struct, convert
+
+from forge_tui.cuda.target import Target
+from forge_tui.engine.cards import Variant, variant_key
+from forge_tui.engine.judge.judge import judge_text
+from forge_tui.engine.judge.memory import to_device
+from forge_tui.engine.judge.options import JudgeOptions
+from forge_tui.engine.judge.verdict import Verdict
+from forge_tui.engine.operators import bytes_moved, describe, lookup, named_tensors, operations
+from forge_tui.engine.statistics import statistics
+
+FOLDER = Path(__file__).with_name("exams")
+
+
+class Exam(Struct, frozen=True, forbid_unknown_fields=True):
+    """One kernel file of `exams/`."""
+
+    call: str
+    """A name of `CALLS`."""
+    pretends: str
+    outcome: str
+    """What the verdict must be; several are joined by `or`."""
+    caught: str = ""
+    """How it is meant to be caught; empty for honest ones."""
+    fault: str = ""
+    """The kind of fault it must be refused for."""
+    says: str = ""
+    """What the sentence must contain."""
+    name: str = ""
+    text: str = ""
+
+    @property
+    def honest(self) -> bool:
+        return self.outcome == "verified"
+
+    def problem(self, verdict: Verdict) -> str:
+        """How the verdict differs from what it must be; empty when it does not."""
+        if verdict.outcome not in self.outcome.split(" or "):
+            return f"{verdict.outcome} instead of {self.outcome}: {verdict.sentence}"
+        if self.fault and verdict.outcome in ("fault", "no_build") and verdict.fault != self.fault:
+            return f"refused for {verdict.fault} instead of {self.fault}: {verdict.sentence}"
+        if self.says and self.says not in verdict.sentence:
+            return f"refused, but its sentence does not say {self.says!r}: {verdict.sentence}"
+        return ""
+
+
+class ExamResult(Struct, frozen=True):
+    """What became of one exam."""
+
+    name: str
+    honest: bool
+    passed: bool
+    outcome: str
+    sentence: str
+    problem: str = ""
+
+
+class SelftestReport(Struct, frozen=True):
+    """All of them."""
+
+    target: str
+    results: tuple[ExamResult, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(result.passed for result in self.results)
+
+    def summary(self) -> str:
+        """Both counts, in one line."""
+        parts = []
+        for honest, words in ((False, "faulty kernels refused for the stated reason"), (True, "honest kernels accepted")):
+            some = [result for result in self.results if result.honest == honest]
+            parts.append(f"{sum(result.passed for result in some)} of {len(some)} {words}")
+        return ", ".join(parts)
+
+
+def exams() -> list[Exam]:
+    """Every exam, faulty ones first."""
+    found = [_read(path) for path in sorted(FOLDER.glob("*.cu"))]
+    return sorted(found, key=lambda exam: exam.honest)
+
+
+def _read(path: Path) -> Exam:
+    text = path.read_text()
+    meta = "\n".join(line[3:] for line in text.splitlines() if line.startswith("//:"))
+    return convert({**tomllib.loads(meta), "name": path.stem, "text": text}, Exam)
+
+
+def run_selftest(target: Target, only: str = "", on_result: Callable[[ExamResult], None] = lambda result: None) -> SelftestReport:
+    """Judge every exam (or those whose name contains `only`) on `target`."""
+    results = []
+    for exam in exams():
+        if only in exam.name:
+            results.append(take(exam, target))
+            on_result(results[-1])
+    return SelftestReport(target.kind, tuple(results))
+
+
+def take(exam: Exam, target: Target, seed: int | None = None) -> ExamResult:
+    """One exam. seed: of the fresh draws; None: unpredictable, as for every kernel."""
+    variant, sample = CALLS[exam.call]()
+    if target.kind == "cuda":
+        sample = {name: to_device(tensor, "cuda") for name, tensor in sample.items()}
+    verdict = judge_text(exam.text, f"{exam.name}.cu", variant, [sample], target, seed=seed, options=JudgeOptions())
+    problem = exam.problem(verdict)
+    return ExamResult(exam.name, exam.honest, not problem, verdict.outcome, verdict.sentence, problem)
+
+
+# -- the calls
+
+Made = tuple[Variant, dict[str, torch.Tensor]]
+
+
+def variant_of(operator: str, arguments: dict[str, Any], weights: tuple[str, ...] = (),
+               aliases: dict[str, str] | None = None) -> Made:
+    """A variant as capture would make it from this call, and its sample. weights: arguments that are parameters."""
+    sample = dict(named_tensors(arguments))
+    names = {id(sample[name]): name for name in weights}
+    call = describe(operator, arguments, lookup(operator).call(arguments), lambda tensor: names.get(id(tensor)), aliases)
+    variant = Variant(key=variant_key(call), call=call, calls=1, time_us=1.0, bytes_moved=bytes_moved(call),
+                      operations=operations(call), floor_us=1.0, modules=("",), samples=("sample",),
+                      statistics={name: statistics([tensor]) for name, tensor in sample.items()})
+    return variant, sample
+
+
+def _normal(*shape: int, seed: int = 7) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _relu(tensor: torch.Tensor, aliases: dict[str, str] | None = None) -> Made:
+    return variant_of("torch.nn.functional.relu", {"input": tensor}, aliases=aliases)
+
+
+def _layer_norm() -> Made:
+    return variant_of("torch.nn.functional.layer_norm", {
+        "input": _normal(24, 96), "normalized_shape": (96,), "weight": _normal(96, seed=8), "bias": _normal(96, seed=9),
+        "eps": 1e-5}, ("weight", "bias"))
+
+
+CALLS: dict[str, Callable[[], Made]] = {
+    "softmax": lambda: variant_of("torch.nn.functional.softmax", {"input": _normal(37, 67), "dim": -1, "dtype": None}),
+    "relu": lambda: _relu(_normal(1000)),
+    "relu_transposed": lambda: _relu(_normal(47, 33).t()),
+    "relu_offset": lambda: _relu(_normal(1001)[1:]),
+    "relu_in_place": lambda: _relu(_normal(1000), {"out": "input"}),
+    "relu_empty": lambda: _relu(_normal(0, 5)),
+    "layer_norm": _layer_norm,
+    "silu_bfloat16": lambda: variant_of("torch.nn.functional.silu", {"input": _normal(1500).bfloat16()}),
+    "sum_rows": lambda: variant_of("torch.sum", {"input": _normal(6, 3000), "dim": (-1,), "keepdim": False, "dtype": None}),
+}
+"""Small calls with awkward sizes."""
+
+
+def named(results: SelftestReport) -> Iterator[str]:
+    """Lines for people: failures first, then one summary."""
+    for result in results.results:
+        if not result.passed:
+            yield f"  {result.name}: {result.problem}"
+    yield f"{results.target}: {results.summary()}"
