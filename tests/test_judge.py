@@ -327,6 +327,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 def test_judging_a_256_mib_output_takes_bounded_memory() -> None:
     """Input and output are 256 MiB each; the peak, the input itself included, stays within three times both."""
     root = Path(__file__).parents[1]

@@ -25,8 +25,8 @@ __device__ float over_block(float value, bool largest, float* shared) {
         if (threadIdx.x < step) {
             const float other = shared[threadIdx.x + step];
             shared[threadIdx.x] = largest ? fmaxf(shared[threadIdx.x], other) : shared[threadIdx.x] + other;
-            __syncthreads();
         }
+        __syncthreads();
     }
     value = shared[0];
     __syncthreads();
@@ -42,5 +42,6 @@ extern "C" __global__ void softmax_rows(const float* input, float* out, int rows
     top = over_block(top, true, shared);
     for (int i = threadIdx.x; i < cols; i += 128) sum += expf(x[i] - top);
     sum = over_block(sum, false, shared);
+    if (threadIdx.x < 50) __syncthreads();
     for (int i = threadIdx.x; i < cols; i += 128) y[i] = expf(x[i] - top) / sum;
 }

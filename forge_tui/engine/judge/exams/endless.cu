@@ -15,7 +15,7 @@ args = ["input", "out", "input.numel"]
 //: fault = "endless"
 extern "C" __global__ void relu(const float* input, float* out, int n) {
     const int i = blockIdx.x * 256 + threadIdx.x;
-    volatile float* last = out + n - 1;
-    if (i == 0) while (*last != 12345.0f) { }
+    const volatile float* flag = input;
+    if (i == 0) while (*flag != 12345.0f) { }
     if (i < n) out[i] = fmaxf(input[i], 0.0f);
 }
