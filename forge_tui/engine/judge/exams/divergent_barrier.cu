@@ -41,7 +41,7 @@ extern "C" __global__ void softmax_rows(const float* input, float* out, int rows
     for (int i = threadIdx.x; i < cols; i += 128) top = fmaxf(top, x[i]);
     top = over_block(top, true, shared);
     for (int i = threadIdx.x; i < cols; i += 128) sum += expf(x[i] - top);
-    sum = over_block(sum, false, shared);
     if (threadIdx.x < 50) __syncthreads();
+    sum = over_block(sum, false, shared);
     for (int i = threadIdx.x; i < cols; i += 128) y[i] = expf(x[i] - top) / sum;
 }
