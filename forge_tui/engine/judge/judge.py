@@ -85,6 +85,8 @@ class _Judgement:
         self.options = options
         self.progress = progress
         self.timer = timer
+        if target.kind == "host":
+            target.deadline_s = options.launch_deadline_s  # type: ignore[attr-defined]
         self.only: dict[str, int] | None = None
         self.checks: list[Check] = []
         self.points: list[Point] = []
