@@ -34,7 +34,6 @@ class ForgeApp(App[int]):
         super().__init__(ansi_color="NO_COLOR" in os.environ)
         self.animation_level = "none"
         self._project = project
-        self._ended_by: int | None = None
 
     def get_default_screen(self) -> Screen[None]:
         return Launcher()
@@ -54,12 +53,11 @@ class ForgeApp(App[int]):
 
             remember(self._project)
             self.push_screen(OperatorBench(ProjectWatch(self._project)))
-        self._parent = os.getppid()
-        self.set_interval(TERMINAL_CHECK_S, self._check_terminal)
+        if os.isatty(0):
+            self.set_interval(TERMINAL_CHECK_S, self._check_terminal)
 
     def _on_signal(self, number: int, frame: object) -> None:
         """Textual handles neither signal: leave the terminal as it was, with the exit code of the contract."""
-        self._ended_by = number
         self.call_later(self.exit, 128 + number)
 
     def _check_terminal(self) -> None:

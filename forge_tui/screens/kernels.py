@@ -52,15 +52,15 @@ class KernelBench(Screen[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        self._refresh(force=True)
+        self._follow(force=True)
         self.action_best(quiet=True)
-        self.set_interval(0.25, self._refresh)
+        self.set_interval(0.25, self._follow)
         self.query_one(Table).focus()
 
     def on_resize(self) -> None:
         self.set_class(self.size.width < 100, "narrow")
 
-    def _refresh(self, force: bool = False) -> None:
+    def _follow(self, force: bool = False) -> None:
         if self.watch.refresh() or force:
             operator = self.watch.state.operator(self.variant)
             variant = self.watch.cards.find(self.variant) if self.watch.cards else None

@@ -39,7 +39,7 @@ class Launcher(Screen[None]):
 
     def on_mount(self) -> None:
         self.action_reload()
-        self.set_interval(1.0, self._refresh)
+        self.set_interval(1.0, self._follow)
 
     def action_reload(self) -> None:
         """Read the list anew: recent projects, and those in the current folder."""
@@ -49,9 +49,9 @@ class Launcher(Screen[None]):
             roots.insert(0, str(Path.cwd()))
         for root in dict.fromkeys(roots):
             self._watches.setdefault(root, ProjectWatch(Path(root)))
-        self._refresh(force=True)
+        self._follow(force=True)
 
-    def _refresh(self, force: bool = False) -> None:
+    def _follow(self, force: bool = False) -> None:
         if not self.is_current and not force:
             return
         changed = [watch.refresh() for watch in self._watches.values()]

@@ -50,15 +50,15 @@ class OperatorBench(Screen[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        self._refresh(force=True)
-        self.set_interval(0.25, self._refresh)
+        self._follow(force=True)
+        self.set_interval(0.25, self._follow)
 
     def on_resize(self) -> None:
         self.set_class(self.size.width < 100, "narrow")
 
-    def _refresh(self, force: bool = False) -> None:
+    def _follow(self, force: bool = False) -> None:
         if self.watch.refresh() or force:
-            self._update("#title", self._title())
+            self._update("#title", self._headline())
             self.query_one(Table).set_rows(self._rows())
             self._update("#log", log_text(self.watch))
             self._describe()
@@ -69,7 +69,7 @@ class OperatorBench(Screen[None]):
         if widget.content != text:
             widget.update(text)
 
-    def _title(self) -> str:
+    def _headline(self) -> str:
         run = self.watch.state
         cost = "unknown" if run.cost_usd is None else f"${run.cost_usd:.2f}"
         return (f"{self.watch.paths.root.name}  {state(self.watch.status)}  {run.elapsed_s:.0f} s  cost {cost}"
@@ -165,4 +165,4 @@ def log_text(watch: ProjectWatch) -> str:
     from forge_tui.engine.report import event_line
 
     lines = [event_line(event) for event in watch.events[-40:] if not isinstance(event, events.Proposed)]
-    return "\n".join(line for line in lines if line) if not lines else "\n".join([line for line in lines if line][-LOG_LINES:])
+    return "\n".join([line for line in lines if line][-LOG_LINES:])
