@@ -153,7 +153,7 @@ def card_text(variant: Variant, operator: OperatorState | None) -> str:
         lines += ["", operator.done.reason]
     if operator and operator.best and operator.best.verdict:
         verdict = operator.best.verdict
-        lines += ["", f"best: {operator.best.name}", verdict.sentence]
+        lines += ["", f"best: {operator.best.id}", verdict.sentence]
         if verdict.timing:
             lines.append(f"{microseconds(verdict.timing.us)} ({verdict.timing.kind})")
         lines.append(", ".join(f"{name} {value}" for name, value in verdict.settings.items()))

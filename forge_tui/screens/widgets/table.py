@@ -163,12 +163,12 @@ def fit(text: str, width: int, align: str) -> str:
 
 
 def _widths(columns: tuple[Column, ...], width: int) -> list[int]:
-    """Cells of each column; 0 hides it. The flexible column keeps at least 16 cells as long as another can be dropped."""
+    """Cells of each column; 0 hides it. The flexible column keeps at least 24 cells as long as another can be dropped."""
     shown = set(range(len(columns)))
     while True:
         fixed = sum(columns[index].width + GAP for index in shown)
         droppable = [index for index in shown if columns[index].drop]
-        if width - fixed >= 16 or not droppable:
+        if width - fixed >= 24 or not droppable:
             break
         shown.remove(max(droppable, key=lambda index: columns[index].drop))
     left = max(1, width - fixed)
