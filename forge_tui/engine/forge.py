@@ -24,7 +24,7 @@ from forge_tui.engine.providers import Provider, open_provider
 from forge_tui.engine.recorder import Recorder
 from forge_tui.engine.report import document
 from forge_tui.engine.scheduler import Scheduler
-from forge_tui.engine.search import open_policy
+from forge_tui.engine.search import Node, open_policy
 from forge_tui.engine.selection import select_variants
 from forge_tui.engine.state import RunState, load_state
 from forge_tui.errors import ForgeError
@@ -164,12 +164,14 @@ class _Run:
 
     def _package(self, cards: OperatorFile) -> None:
         """Write the package when a winner changed since the last one was written."""
-        from forge_tui.engine.package.export import export_package
+        packaged = self.state.packaged
+        if packaged and not self.state.package_stale and Path(packaged.path).is_dir():
+            return
+        if not confirmed(self.state, cards):
+            return
+        from forge_tui.engine.package.export import export_package  # imports torch
 
         found = winners(self.state, cards)
-        packaged = self.state.packaged
-        if not found or (packaged and not self.state.package_stale and Path(packaged.path).is_dir()):
-            return
         self.recorder.note("info", f"packaging {len(found)} kernels")
         exported = export_package(self.paths, cards, found, cards.device)
         for key, reason in exported.left_out:
@@ -238,16 +240,21 @@ def open_workers(paths: ProjectPaths, device: str, settings: Settings, workers: 
     return JudgeClient(paths, device, workers=workers, options=JudgeOptions(tune_points=settings.tune_points), on_note=note)
 
 
-def winners(state: RunState, cards: OperatorFile) -> list[Winner]:
+def confirmed(state: RunState, cards: OperatorFile) -> list[tuple[Variant, Node]]:
     """What may be exported: confirmed kernels of operators that won (or were verified, where nothing can win)."""
-    from forge_tui.engine.package.export import Winner
-
     found = []
     for key, operator in state.operators.items():
         variant, node = cards.find(key), operator.tree.best
         if variant is not None and operator.status in ("won", "verified") and node is not None and node.confirmed:
-            found.append(Winner(variant, node.kernel, node.verdict))
+            found.append((variant, node))
     return found
+
+
+def winners(state: RunState, cards: OperatorFile) -> list[Winner]:
+    """`confirmed`, as the package takes them."""
+    from forge_tui.engine.package.export import Winner
+
+    return [Winner(variant, node.kernel, node.verdict) for variant, node in confirmed(state, cards)]
 
 
 def set_aside(paths: ProjectPaths) -> None:

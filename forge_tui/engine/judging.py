@@ -63,8 +63,11 @@ class Judges:
     def close(self) -> None:
         """Ends everything, whatever it is doing; what was submitted fails or is dropped."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for judge in list(self._entered):
-            judge.close()
+        enders = [threading.Thread(target=judge.close) for judge in list(self._entered)]
+        for ender in enders:  # a worker may take seconds to go
+            ender.start()
+        for ender in enders:
+            ender.join()
         self._threads.shutdown(wait=True)
         self._stack.close()
 

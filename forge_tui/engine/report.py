@@ -9,6 +9,7 @@ from typing import Literal
 from forge_tui.engine import events
 from forge_tui.engine.cards import OperatorFile, Variant
 from forge_tui.engine.document import SCHEMA_VERSION, Document, OperatorResult
+from forge_tui.engine.selection import worth_it
 from forge_tui.engine.state import OperatorState, RunState
 from forge_tui.store.paths import ProjectPaths
 
@@ -38,7 +39,7 @@ def _result(cards: OperatorFile, variant: Variant, state: RunState) -> OperatorR
     operator = state.operators.get(variant.key)
     best = operator.tree.best if operator else None
     timing = best.verdict.timing if best else None
-    status, reason = _status(variant, operator, state)
+    status, reason = _status(cards, variant, operator, state)
     baseline = timing.baseline_us if timing else None
     if baseline is None and cards.time_kind == "device":
         baseline = variant.time_us
@@ -51,14 +52,16 @@ def _result(cards: OperatorFile, variant: Variant, state: RunState) -> OperatorR
         best_kernel=best.kernel if best else None)
 
 
-def _status(variant: Variant, operator: OperatorState | None,
+def _status(cards: OperatorFile, variant: Variant, operator: OperatorState | None,
             state: RunState) -> tuple[Literal["won", "no_gain", "failed", "skipped", "pending", "verified"], str]:
     if operator is not None and operator.done is not None:
         return operator.done.status, operator.done.reason
     if not variant.offered:
         return "skipped", variant.reason
     if operator is None or variant.key not in state.selected and not operator.tree.nodes:
-        return "skipped", "not selected" if state.selected else "not worked on yet"
+        if not state.selected:
+            return "pending", "not worked on yet"
+        return "skipped", "not selected" if worth_it(cards, variant) else "too little to save (name it with --ops to work on it)"
     if state.ended is not None:
         return "pending", state.ended.reason
     return "pending", "in progress"

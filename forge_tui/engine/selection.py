@@ -10,23 +10,35 @@ from forge_tui.engine.cards import OperatorFile, Variant
 from forge_tui.errors import ProjectError
 
 
+WORTH = 0.001
+"""Without patterns, operators that could save less than this part of all operator time are left alone: the least that a
+whole-model measurement can tell from nothing."""
+
+
 def select_variants(cards: OperatorFile, patterns: Sequence[str]) -> list[Variant]:
-    """The offered variants that a pattern names (all when there is none), the most recoverable first.
+    """The offered variants that a pattern names (all worth it when there is none), the most recoverable first.
 
     A pattern is a variant key or its beginning (4 digits at least), an operator's full name, its last part (`softmax`), or
     either with `*` and `?`. Raises ProjectError for a pattern that names nothing, or nothing that a kernel may replace.
     """
     chosen: dict[str, Variant] = {}
-    for pattern in patterns or ("*",):
+    if not patterns:
+        chosen = {variant.key: variant for variant in cards.variants if worth_it(cards, variant)}
+    for pattern in patterns:
         matching = [variant for variant in cards.variants if matches(variant, pattern)]
-        if not matching and patterns:
+        if not matching:
             raise ProjectError(f"`{pattern}` names no operator of this model", where="--ops", cure=_nearest(cards, pattern))
         offered = [variant for variant in matching if variant.offered]
-        if not offered and patterns:
+        if not offered:
             raise ProjectError(f"`{pattern}` names only operators that no kernel may replace: {matching[0].reason}",
                                where="--ops", cure="`forge-tui show` lists those that can be")
         chosen.update((variant.key, variant) for variant in offered)
     return sorted(chosen.values(), key=lambda variant: -variant.recoverable_us)
+
+
+def worth_it(cards: OperatorFile, variant: Variant) -> bool:
+    """Whether a run works on it without being told to."""
+    return variant.offered and variant.recoverable_us >= WORTH * sum(item.calls * item.time_us for item in cards.variants)
 
 
 def matches(variant: Variant, pattern: str) -> bool:
