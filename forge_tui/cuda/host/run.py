@@ -497,17 +497,15 @@ class Machine:
         """Threads of one block that met at different barriers of the source: they did not all call the same one."""
         if len({p.line for p in group}) <= 1:
             return
-        seen = np.zeros(self.blocks, bool)
-        for line in sorted({p.line or 0 for p in group}):
-            lanes = np.zeros((self.threads, self.blocks), bool)
-            for parked in group:
-                if (parked.line or 0) == line:
-                    lanes |= self.active(parked.mask) & complete
-            twice = seen & lanes.any(axis=0)
-            if twice.any():
-                lines = ", ".join(str(p) for p in sorted({p.line or 0 for p in group}))
-                self.fault("divergent_barrier", f"threads of one block wait at different barriers (lines {lines})", lanes & twice, line)
-            seen |= lanes.any(axis=0)
+        lines = sorted({p.line or 0 for p in group})
+        first, others = np.zeros((2, self.threads, self.blocks), bool)
+        for parked in group:
+            target = first if (parked.line or 0) == lines[0] else others
+            target |= self.active(parked.mask) & complete
+        both = first.any(axis=0) & others.any(axis=0)
+        if both.any():
+            text = ", ".join(map(str, lines))
+            self.fault("divergent_barrier", f"threads of one block wait at different barriers (lines {text})", first & both, lines[0])
 
     def stuck(self) -> NoReturn:
         parked = min(self.parked, key=lambda p: p.line or 0)
