@@ -16,7 +16,8 @@ Lanes = NDArray[np.generic]
 Mask = NDArray[np.bool_] | None
 
 BUFFER_SHIFT = 40
-"""Buffer number `i` starts in the window `(i + 1) << 40`: an address says whose it is, however far off it is."""
+"""Buffer number `i` starts in the middle of the window `(i + 1) << 40`: an address says whose it is, however far off it is."""
+MIDDLE = 1 << BUFFER_SHIFT - 1
 SHARED_WINDOW = 0xFE << BUFFER_SHIFT
 LOCAL_WINDOW = 0xFF << BUFFER_SHIFT
 """Where shared and local memory appear among generic addresses."""
@@ -31,7 +32,7 @@ class Buffer:
         self.name = name
         self.data = data
         self.writable = writable
-        self.base = (index + 1 << BUFFER_SHIFT) + (data.ctypes.data % 256 if lead is None else lead)
+        self.base = (index + 1 << BUFFER_SHIFT) + MIDDLE + (data.ctypes.data % 256 if lead is None else lead)
         self.size = len(data)
         self.unit = unit
         """Bytes per entry of `written`."""
