@@ -20,7 +20,7 @@ from forge_tui.engine.document import Document
 from forge_tui.engine.halt import Status, StopReason, Watch, reason_of
 from forge_tui.engine.judging import Judge, Judges
 from forge_tui.engine.options import RunOptions, Settings, resolve
-from forge_tui.engine.providers import Provider, open_provider
+from forge_tui.engine.providers import Provider, check_provider, open_provider
 from forge_tui.engine.recorder import Recorder
 from forge_tui.engine.report import document
 from forge_tui.engine.scheduler import Scheduler
@@ -112,6 +112,7 @@ class _Run:
         last = self.state.run
         settings = resolve(self.config, self.options, last.seed if last else None)
         open_policy(settings.policy, settings.seed)
+        check_provider(settings.provider)
         self.device = resolve_device(settings.device)
         self.recorder.record(events.RunStarted(
             at=time.time(), run=self.name, host=socket.gethostname(), pid=os.getpid(), version=__version__,

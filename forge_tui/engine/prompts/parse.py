@@ -22,18 +22,21 @@ class ParsedReply(Struct, frozen=True):
     """Set exactly when there is no source."""
 
 
-def parse_reply(text: str) -> ParsedReply:
-    """The last complete kernel file in the text: writers that draft give the final one last."""
+def parse_reply(text: str, whole: bool = True) -> ParsedReply:
+    """The last complete kernel file in the text: writers that draft give the final one last.
+
+    whole: whether the text is all that the writer had to say; in one that was cut, only closed blocks are complete.
+    """
     text = text.replace("\r\n", "\n").lstrip("\ufeff")
     blocks, prose = _split(text)
     idea = _idea(prose)
     candidates = [block for block in blocks if OPENING in block.text]
     if not candidates and OPENING in text:
-        candidates = [_Block(text[text.index(OPENING):], True)]
+        candidates = [_Block(text[text.index(OPENING):], whole)]
     problem = _nothing_usable(text, blocks)
     for block in reversed(candidates):
         source = block.text[block.text.index(OPENING):].strip() + "\n"
-        problem = _incomplete(source, block.closed)
+        problem = _incomplete(source, block.closed, whole)
         if not problem:
             return ParsedReply(source, idea)
     return ParsedReply(None, idea, problem)
@@ -69,15 +72,17 @@ def _nothing_usable(text: str, blocks: list[_Block]) -> str:
     return f"the reply has no kernel file (nothing in it begins with `{OPENING}`)"
 
 
-def _incomplete(source: str, closed: bool) -> str:
+def _incomplete(source: str, closed: bool, whole: bool) -> str:
     """Why the text is no whole kernel file; empty when it looks whole. What is in it is the kernel file parser's matter."""
     end = source.find("*/")
     if end < 0:
         return "the reply ends inside the launch plan: its comment is never closed"
     code = source[end + 2:]
-    if not code.strip():
-        return "the reply has a launch plan but no device code behind it"
     bare = _without_comments(code)
+    if not bare.strip():
+        return "the reply has a launch plan but no device code behind it"
+    if not closed and not whole:
+        return "the reply ends inside the device code: its code block is never closed"
     if not closed and bare.count("{") > bare.count("}"):
         return (f"the reply ends inside the device code: {bare.count('{')} opening braces, {bare.count('}')} closing; it "
                 "was probably cut at the token limit")

@@ -8,18 +8,39 @@ from forge_tui.errors import ProjectError
 from forge_tui.store.paths import ProjectPaths
 
 __all__ = ["NAMES", "Ask", "Cancelled", "Exhausted", "ParentKernel", "Provider", "Reply", "ReplyPending", "Tried",
-           "open_provider"]
+           "check_provider", "open_provider"]
 
-NAMES = ("builtin", "command", "exchange", "replay")
-PLANNED = ("anthropic", "openai")
+NAMES = ("anthropic", "builtin", "command", "exchange", "replay")
+PLANNED = ("openai",)
+
+
+def check_provider(name: str) -> None:
+    """Whether a provider of this name can be opened, before anything takes time.
+
+    Raises ProjectError naming the providers there are, MissingEnvironment when it needs a key and there is none.
+    """
+    kind = name.partition(":")[0]
+    if kind not in NAMES:
+        message = f"provider `{kind}` is not in this version" if kind in PLANNED else f"there is no provider `{kind}`"
+        raise ProjectError(message, where="--provider", cure="use one of: anthropic, builtin, exchange, "
+                                                             "'command:PROGRAM ARGUMENTS', replay:PROJECT")
+    if kind == "anthropic":
+        from forge_tui.engine.providers.keys import read_key
+
+        read_key(kind)
 
 
 def open_provider(name: str, *, paths: ProjectPaths, device: DeviceFacts, llm: str = "", wait: bool = False) -> Provider:
-    """The provider called `name`: `builtin`, `exchange`, `command:PROGRAM ARGUMENTS`, `replay:PROJECT`.
+    """The provider called `name`: `anthropic`, `builtin`, `exchange`, `command:PROGRAM ARGUMENTS`, `replay:PROJECT`.
 
-    llm: the model's name, where the provider serves several. Raises ProjectError naming the providers there are.
+    llm: the model's name, where the provider serves several. Raises as `check_provider`.
     """
+    check_provider(name)
     kind, _, argument = name.partition(":")
+    if kind == "anthropic":
+        from forge_tui.engine.providers.anthropic import AnthropicProvider
+
+        return AnthropicProvider(llm)
     if kind == "builtin":
         from forge_tui.engine.providers.builtin import BuiltinProvider
 
@@ -32,10 +53,6 @@ def open_provider(name: str, *, paths: ProjectPaths, device: DeviceFacts, llm: s
         from forge_tui.engine.providers.command import CommandProvider
 
         return CommandProvider(argument)
-    if kind == "replay":
-        from forge_tui.engine.providers.replay import ReplayProvider
+    from forge_tui.engine.providers.replay import ReplayProvider
 
-        return ReplayProvider(argument or paths.root)
-    message = f"provider `{kind}` is not in this version" if kind in PLANNED else f"there is no provider `{kind}`"
-    raise ProjectError(message, where="--provider",
-                       cure="use one of: builtin, exchange, 'command:PROGRAM ARGUMENTS', replay:PROJECT")
+    return ReplayProvider(argument or paths.root)

@@ -33,10 +33,8 @@ class TextProvider(Provider):
     def propose(self, ask: Ask, cancel: threading.Event) -> Reply:
         prompt = build_prompt(ask)
         completion = self.complete(prompt, ask, cancel)
-        parsed = parse_reply(completion.text)
-        problem = parsed.problem
-        if completion.problem:
-            problem = f"{completion.problem}; {problem}" if problem else completion.problem
+        parsed = parse_reply(completion.text, whole=not completion.problem)
+        problem = "; ".join(filter(None, (completion.problem, parsed.problem)))
         return Reply(source=parsed.source, idea=parsed.idea, problem=problem, prompt=prompt.text, text=completion.text,
                      tokens_in=completion.tokens_in, tokens_out=completion.tokens_out, cost_usd=completion.cost_usd,
                      model=completion.model)
