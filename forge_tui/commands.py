@@ -105,7 +105,8 @@ def _as_arguments(options: Namespace) -> list[str]:
         value = getattr(options, name)
         if value is not None:
             words.append(f"--{name.replace('_', '-')}={value}")
-    return [*(f"--ops={pattern}" for pattern in options.ops), *words, *(["--fresh"] if options.fresh else [])]
+    flags = [f"--{name}" for name in ("fresh", "wait") if getattr(options, name)]
+    return [*(f"--ops={pattern}" for pattern in options.ops), *words, *flags]
 
 
 def _run_options(options: Namespace) -> RunOptions:
@@ -114,7 +115,7 @@ def _run_options(options: Namespace) -> RunOptions:
     return RunOptions(
         ops=tuple(options.ops), iterations=options.iterations, budget_usd=options.budget_usd,
         time_limit_s=options.time_limit, provider=options.provider, llm=options.llm, policy=options.policy,
-        device=options.device, seed=options.seed, jobs=options.jobs, fresh=options.fresh,
+        device=options.device, seed=options.seed, jobs=options.jobs, fresh=options.fresh, wait=options.wait,
         require_speedup=options.require_speedup)
 
 
