@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hostkit import launch, needs_nvrtc, run
+from hostkit import fault, launch, line_of, needs_nvrtc, run
 
 from forge_tui.cuda.program import Argument, Workspace
 
@@ -502,3 +502,29 @@ def test_blocks_in_several_chunks_and_an_uneven_last_one() -> None:
     report = run(source, {"input": x, "out": out}, launch("k", 1301, 128, "input", "out", 200))
     assert torch.equal(out, x.sum(1))
     assert report.counts[0].barriers == 1301 and report.counts[0].blocks == 1301
+
+
+PIPELINE = """#include <cuda_pipeline.h>
+extern "C" __global__ void k(const float* input, float* out, int tiles) {
+  __shared__ float4 s[2][64]; int t = threadIdx.x; float total = 0;
+  const float4* x = (const float4*)input + blockIdx.x * tiles * 64;
+  __pipeline_memcpy_async(&s[0][t], x + t, 16); __pipeline_commit();
+  for (int j = 0; j < tiles; j++) {
+    if (j + 1 < tiles) __pipeline_memcpy_async(&s[(j + 1) & 1][t], x + (j + 1) * 64 + t, 16);
+    __pipeline_commit();
+    __pipeline_wait_prior(WAIT); __syncthreads();
+    float4 v = s[j & 1][63 - t]; total += v.x + v.y * 2 + v.z * 3 + v.w * 4;  // here
+    __syncthreads(); }
+  out[blockIdx.x * 64 + t] = total; }"""
+
+
+def test_double_buffered_asynchronous_copies() -> None:
+    x, out = torch.randint(-9, 9, (3, 7, 64, 4)).float(), fresh(3, 64)
+    run(PIPELINE.replace("WAIT", "1"), {"input": x, "out": out}, launch("k", 3, 64, "input", "out", 7))
+    assert torch.equal(out, (x * torch.arange(1.0, 5)).sum((1, 3)).flip(1))
+
+
+def test_a_missing_wait_is_found() -> None:
+    x, out = torch.randn(3, 7, 64, 4), fresh(3, 64)
+    found = fault(PIPELINE.replace("WAIT", "2"), {"input": x, "out": out}, launch("k", 3, 64, "input", "out", 7))
+    assert (found.kind, found.line) == ("uninitialized", line_of(PIPELINE, "// here"))

@@ -78,14 +78,14 @@ def _isspacep(e: Emitter, i: Instruction) -> None:
 # Loads and stores ------------------------------------------------------------------------------------------------
 
 
-def _address(e: Emitter, i: Instruction, operand: Operand) -> tuple[str, str, int]:
-    """The memory, the prepared address (made once for each register and guard in a block) and the constant offset."""
+def _address(e: Emitter, i: Instruction, operand: Operand, memory: str | None = None) -> tuple[str, str, int]:
+    """The memory (by the opcode, if not given), the prepared address (made once for each register and guard in a block) and the constant offset."""
     if not isinstance(operand, Memory):
         raise Unsupported
     space = next((p for p in i.parts if p in SPACE_WORDS), None)
     if space == "shared::cluster":
         raise Unsupported
-    memory = SPACES[space] if space else "generic"
+    memory = memory or (SPACES[space] if space else "generic")
     base, offset = operand.base, operand.offset
     if isinstance(base, Symbol):
         offset, base = offset + base.offset, Symbol(base.name)
@@ -160,6 +160,24 @@ def _atom(e: Emitter, i: Instruction) -> None:
     if has_result and isinstance(i.args[0], Register) and i.args[0].name != "_" and _is_read(e, i.args[0].name):
         result = e.write(i.args[0], seen)
     e.line(f"atomic({memory}, {address}, {offset}, {operation!r}, {kind!r}, ({values},), {result}, {e.mask}, {i.line})")
+
+
+@handles("cp")
+def _cp(e: Emitter, i: Instruction) -> None:
+    """`cp.async` and the groups it is waited for by."""
+    if i.opcode == "cp.async.commit_group":
+        return e.line(f"copies.commit({e.mask})")
+    if i.opcode in ("cp.async.wait_all", "cp.async.wait_group"):
+        newest = i.args[0].value if i.args and isinstance(i.args[0], Immediate) else None
+        return e.line(f"copies.wait({newest}, {e.mask})")
+    if i.parts[1] != "async" or i.parts[2] not in ("ca", "cg") or len(i.args) > 4 or "L2::cache_hint" in i.parts:
+        raise Unsupported
+    target, source, size = i.args[:3]
+    if not isinstance(size, Immediate) or not isinstance(source, Memory) or not isinstance(source.base, Register):
+        raise Unsupported
+    _, address, offset = _address(e, i, target, "smem")
+    kept = e.read(i.args[3], "u32") if len(i.args) > 3 else "None"
+    e.line(f"copies.copy({address}, {offset}, {e.read(source.base, 'u64')}, {source.offset}, {size.value}, {kept}, {e.mask}, {i.line})")
 
 
 def _is_read(e: Emitter, name: str) -> bool:

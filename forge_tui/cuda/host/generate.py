@@ -23,7 +23,7 @@ FLOAT = {"f32", "f64"}
 
 
 MACHINE_NAMES = ("unsupported", "both", "fold_threads", "fold_blocks", "scalar", "flag", "gmem", "smem", "lmem", "warps", "generic",
-                 "atomic", "trap", "bar_red")
+                 "atomic", "copies", "trap", "bar_red")
 """What generated code uses of the machine it runs on."""
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from forge_tui.cuda.faults import CandidateFault, FaultKind
 from forge_tui.cuda.host.analyse import BLOCK, THREAD, Analysis
+from forge_tui.cuda.host.async_copy import AsyncCopies
 from forge_tui.cuda.host.atomics import Atomics
 from forge_tui.cuda.host.checks import SharedShadow
 from forge_tui.cuda.host.counts import Tally
@@ -120,6 +121,7 @@ class Machine:
         self.generic = GenericMemory(self)
         self.warps = Warps(self)
         self.atomic = Atomics(self)
+        self.copies = AsyncCopies(self)
         self.variant = translations.narrow
         self.use(translations.narrow)
 
@@ -263,6 +265,7 @@ class Machine:
         self.smem.shadow = SharedShadow(self, granules)
         if self.kernel.local_bytes:
             self.lmem.written = np.zeros((self.kernel.local_bytes // self.lmem.granule + 8, self.lanes), bool)
+        self.copies.reset()
         self.live, self.live_count = None, self.lanes
         self.pending: dict[int, Mask] = {0: None}
         self.held: dict[int, Mask] = {}
