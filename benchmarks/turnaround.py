@@ -56,6 +56,8 @@ args = ["input", "out", "input.numel"]
 JUDGED = Workload("turnaround", F.softmax, (1, 16, 2048, 2048), torch.bfloat16, lambda x: ((x,), {"dim": -1, "dtype": torch.float32}))
 """About 100 us on an H200: 384 MiB."""
 
+PLAIN = Workload("turnaround", torch.mul, (1 << 20,), torch.float32, lambda x: ((x, 1.5), {}))
+
 
 class TimedBuilds:
     """A target whose builds are timed, so that the rest of a judgement is what holds the device."""
@@ -101,7 +103,7 @@ def builds(target: Target) -> dict[str, Any]:
     device = "cuda" if target.kind == "cuda" else "cpu"
     seconds: dict[str, float] = {}
     small = [item for item in WORKLOADS if torch.Size(item.shape).numel() < 1 << 24]
-    target.build(parse(PLAN + KERNEL, "warm.cu").bind(case(small[0], device, target.facts)[0].call, target.facts, {}))
+    target.build(parse(PLAN + KERNEL, "warm.cu").bind(case(PLAIN, device, target.facts)[0].call, target.facts, {}))
     for item in small:
         variant, _ = case(item, device, target.facts)
         for kernel in kernels_for(variant.call):
@@ -139,8 +141,7 @@ def extension(target: Target) -> dict[str, Any]:
     """The same kernel as a candidate and as a torch C++ extension."""
     from torch.utils.cpp_extension import load
 
-    plain = Workload("turnaround", torch.mul, (1 << 20,), torch.float32, lambda x: ((x, 1.5), {}))
-    variant, sample = case(plain, "cuda", target.facts)
+    variant, sample = case(PLAIN, "cuda", target.facts)
     begin = time.perf_counter()
     target.build(parse(PLAN + KERNEL, "scale.cu").bind(variant.call, target.facts, {}))
     forge_s = time.perf_counter() - begin
