@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from forge_tui.engine.cards import CallForm, variant_key
 from forge_tui.engine.operators import (
-    BindError, bind, canonical, describe, flatten_outputs, function_path, is_attribute, named_tensors, to_value, unfit,
+    BindError, bind, canonical, describe, flatten_outputs, function_path, is_attribute, is_plain, named_tensors, to_value, unfit,
     writes_input,
 )
 from forge_tui.engine.operators.fitness import VIEW
@@ -25,6 +25,7 @@ from forge_tui.specs import Call, Items, Opaque, TensorSpec, Value
 
 UNSEEN = "called from code that is not visible (TorchScript, C++)"
 UNBOUND = "its arguments fit no known signature"
+NOT_PLAIN = "its result is no plain tensor (a subclass, sparse, quantized)"
 PARTLY_VIEW = "part of its result is a view"
 
 
@@ -56,13 +57,13 @@ class WeightNames:
         self.tensors: dict[str, torch.Tensor] = {}
         self._versions: dict[str, int] = {}
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if tensor.layout == torch.strided and tensor.numel():
+            if is_plain(tensor) and tensor.numel():
                 self._names.setdefault(_identity(tensor), name)
                 self.tensors[name] = tensor
                 self._versions[name] = tensor._version
 
     def name(self, tensor: torch.Tensor) -> str | None:
-        return self._names.get(_identity(tensor)) if tensor.layout == torch.strided else None
+        return self._names.get(_identity(tensor)) if is_plain(tensor) else None
 
     def changed(self) -> set[str]:
         """Those written since the recording began: a reference to them would not give what the call saw."""
@@ -139,6 +140,9 @@ class Recorder(TorchFunctionMode):
         before = self._before(inputs) if written else inputs
         result = func(*args, **kwargs)
         outputs = flatten_outputs(result)
+        if not all(is_plain(tensor) for tensor in outputs):
+            self.forward_skipped[name, NOT_PLAIN] += 1
+            return result
         reason = "" if written else _reason_after(inputs, outputs)
         aliases = {"out": "input"} if written else {}
         call = describe(name, bound, outputs, self.weights.name, aliases)
@@ -229,9 +233,6 @@ def _reason_after(inputs: Mapping[str, torch.Tensor], outputs: tuple[torch.Tenso
     """What only the results tell: no tensors at all, or memory of an input."""
     if not outputs:
         return "returns Python values"
-    plain = [tensor for tensor in outputs if tensor.layout == torch.strided]
-    if len(plain) < len(outputs):
-        return "its result is not a plain tensor"
     owned = {tensor.untyped_storage().data_ptr() for tensor in inputs.values() if tensor.numel()}
     views = [tensor.untyped_storage().data_ptr() in owned for tensor in outputs if tensor.numel()]
     if views and all(views):
