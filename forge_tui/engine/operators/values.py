@@ -22,9 +22,11 @@ def describe(operator: str, arguments: Mapping[str, Any], outputs: tuple[torch.T
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is memory with strides and nothing more: no subclass, sparse, quantized or meta tensor."""
-    return ((type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)) and tensor.layout == torch.strided
-            and not tensor.is_quantized and tensor.device.type != "meta")
+    """Whether a tensor is memory with strides and nothing more: no subclass, no sparse, quantized or meta tensor, and none
+    that a functorch transform (vmap, grad) has wrapped."""
+    return (type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and tensor.layout == torch.strided
+            and not tensor.is_quantized and tensor.device.type != "meta"
+            and not torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def tensor_spec(tensor: torch.Tensor, weight: str | None = None) -> TensorSpec:
