@@ -15,6 +15,7 @@ from typing import Literal
 from msgspec import Struct
 
 from forge_tui import __version__
+from forge_tui.engine.providers import NAMES
 from forge_tui.store.paths import UserPaths
 
 Status = Literal[
@@ -188,8 +189,9 @@ def _key(service: str, variable: str) -> Finding:
     try:
         mode = file.stat().st_mode
     except OSError:
-        return Finding(variable, "note", "not set", f"export {variable}=... or write the key to {file}, to use provider "
-                       f"{service}; `builtin` needs no key")
+        use = f"export {variable}=... or write the key to {file}, to use provider {service}; `builtin` needs no key"
+        return Finding(variable, "note", "not set", use if service in NAMES else
+                       f"not needed: provider {service} is not in this version")
     if stat.S_IMODE(mode) & 0o077:
         return Finding(variable, "note", f"in {file}, which others may read", f"chmod 600 {file}")
     return Finding(variable, "ok", f"in {file}")
