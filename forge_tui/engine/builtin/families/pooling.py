@@ -91,7 +91,7 @@ def adaptive(call: Call) -> Iterator[Recipe]:
     if out.shape[-2:] == (1, 1):
         plane = source.shape[-1] * source.shape[-2]
         if source.contiguous and out.contiguous:
-            tile = Recipe("avgpool_tile", "tiling", "a block's planes in shared memory by asynchronous copies, a few lanes a plane")
+            tile = Recipe("avgpool_tile", "tiling", "a block's planes in shared memory by 16-byte copies, a few lanes a plane")
             lanes = Recipe("avgpool_lanes", "access", "lanes on one plane, straight from global memory, merged by shuffles")
             yield from (tile, lanes) if plane <= 256 else (lanes, tile)
         elif channels_last(source) and dense_order(source):
