@@ -9,8 +9,6 @@ from forge_tui.engine.builtin.catalog import kernels_for
 from tests.builtin_cases import FAMILIES
 from tests.kernels import FLOATS, check
 
-pytest.importorskip("forge_tui.cuda.host.target")
-
 ALL = [(family, name) for family, cases in FAMILIES.items() for name in cases]
 
 
