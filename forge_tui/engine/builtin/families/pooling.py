@@ -10,6 +10,8 @@ from forge_tui.specs import Call, Items, TensorSpec
 
 TILE_OUTPUTS = 256
 """Outputs of a plane from which a tile in shared memory has work for a whole block."""
+SHARED_PLANE = 4096
+"""Elements of a plane up to which several planes fit the shared memory of a block."""
 UNROLLED = 64
 """Elements of a window that the templates for one layout unroll; larger ones go to the general template."""
 
@@ -93,7 +95,7 @@ def adaptive(call: Call) -> Iterator[Recipe]:
         if source.contiguous and out.contiguous:
             tile = Recipe("avgpool_tile", "tiling", "a block's planes in shared memory by 16-byte copies, a few lanes a plane")
             lanes = Recipe("avgpool_lanes", "access", "lanes on one plane, straight from global memory, merged by shuffles")
-            yield from (tile, lanes) if plane <= 256 else (lanes, tile)
+            yield from (tile, lanes) if plane <= 256 else (lanes, tile) if plane <= SHARED_PLANE else (lanes,)
         elif channels_last(source) and dense_order(source):
             yield Recipe("avgpool_channels_last", "reordering", "threads along the channels, the places of the plane split and merged")
     yield Recipe("adaptive_avgpool", "access", "any output size and strides, one or several lanes on an output")
