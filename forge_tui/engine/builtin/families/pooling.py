@@ -77,7 +77,8 @@ def windows(call: Call) -> Iterator[Recipe]:
         yield Recipe("pool2d_channels_last", "vectorization", "several neighbouring channels of one output in a thread", unrolled)
     yield Recipe("pool2d_window", "access", "outputs in memory order, the window unrolled, overlaps met in the L1", values)
     plane = out.shape[-1] * out.shape[-2]
-    if source.contiguous and out.contiguous and area <= UNROLLED and plane >= TILE_OUTPUTS:
+    small = max(source.numel, out.numel) < 1 << 31
+    if source.contiguous and out.contiguous and area <= UNROLLED and plane >= TILE_OUTPUTS and small:
         reach = [f'reach_{axis} = "(kernel_size[{i}] - 1) * {f"dilation[{i}]" if maximum else "1"} + 1"'
                  for i, axis in enumerate("hw")]
         yield Recipe("pool2d_tile", "tiling", "the input under a tile of outputs once in shared memory",
