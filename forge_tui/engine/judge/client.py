@@ -121,6 +121,9 @@ class JudgeClient:
         except WorkerError as error:
             return _refused(messages.decode_refusal(error.body), request, str(self._log(worker)))
         assert isinstance(reply, Judgement)
+        if reply.last:
+            self._forget(worker)
+            self.on_note(f"{request.filename} ended the device's context ({reply.verdict.sentence}); the worker is replaced")
         return reply.verdict
 
     def _deadline(self) -> float:

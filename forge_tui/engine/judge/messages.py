@@ -47,6 +47,8 @@ class Judgement(Struct, frozen=True, tag="judgement"):
     """Answer to JudgeRequest."""
 
     verdict: Verdict
+    last: bool = False
+    """The candidate ended the worker's CUDA context: nothing can run there any more, and another worker must be started."""
 
 
 Reply = Welcome | Judgement

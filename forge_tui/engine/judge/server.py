@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from forge_tui.cuda.faults import CandidateFault
 from forge_tui.cuda.worker import WorkerError, serve
 from forge_tui.engine.judge.messages import (
     Hello,
@@ -24,6 +25,7 @@ from forge_tui.engine.judge.messages import (
     decode_request,
     encode,
 )
+from forge_tui.engine.judge.verdict import Verdict
 from forge_tui.errors import ForgeError
 
 
@@ -74,10 +76,16 @@ class Server:
         if request.variant not in self._samples:
             progress("loading captured tensors", 0, 1)
             self._samples = {request.variant: self._load(variant)}
-        verdict = judge_text(request.text, request.filename, variant, self._samples[request.variant], self._target,
-                             seed=request.seed, options=request.options, settings=request.settings,
-                             progress=progress)
-        return Judgement(verdict)
+        try:
+            verdict = judge_text(request.text, request.filename, variant, self._samples[request.variant], self._target,
+                                 seed=request.seed, options=request.options, settings=request.settings,
+                                 progress=progress)
+        except Exception:  # torch's own calls fail too once a candidate has ended the context: that is its verdict
+            lost = getattr(self._target, "lost", None)
+            if lost is None:
+                raise
+            verdict = _ended(lost, request.seed)
+        return Judgement(verdict, last=getattr(self._target, "lost", None) is not None)
 
     def _variant(self, key: str):
         from forge_tui.engine.cards import load_operators
@@ -103,6 +111,13 @@ class Server:
 
             samples = [{name: to_device(tensor, "cuda") for name, tensor in sample.items()} for sample in samples]
         return samples
+
+
+def _ended(fault: CandidateFault, seed: int | None) -> Verdict:
+    from forge_tui.engine.judge.trial import from_fault
+
+    failed = from_fault(fault, "while its settings were tried")
+    return Verdict("fault", failed.sentence, (failed.check,), fault=failed.fault, line=failed.line, seed=seed or 0)
 
 
 def _is_memory(error: Exception) -> bool:

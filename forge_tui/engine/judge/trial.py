@@ -92,6 +92,10 @@ class Trial:
                          fault="read_only" if problem.startswith("the input") else "out_of_bounds")
         return self._compare(name, arena, values, own), report
 
+    def check(self, name: str, arena: Arena, values: dict[str, torch.Tensor], own: tuple[torch.Tensor, ...]) -> Check:
+        """What launches made elsewhere left in `arena`, compared like a run's results. Raises Failed."""
+        return self._compare(name, arena, values, own)
+
     def _compare(self, name: str, arena: Arena, values: dict[str, torch.Tensor], own: tuple[torch.Tensor, ...]) -> Check:
         results = arena.results()
         comparisons = compare(self.call, values, own, results)

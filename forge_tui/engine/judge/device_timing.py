@@ -1,0 +1,158 @@
+"""Timing on a GPU: the candidate beside eager and torch.compile, on rotated copies of the captured inputs."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from forge_tui.cuda.gpu import GpuTarget
+from forge_tui.cuda.launch import PreparedProgram
+from forge_tui.cuda.timing import Contender, Stopwatch
+from forge_tui.engine.cards import variant_key
+from forge_tui.engine.judge.memory import Arena
+from forge_tui.engine.judge.reference import eager
+from forge_tui.engine.judge.trial import Failed, Trial
+from forge_tui.engine.judge.tuning import Setting
+from forge_tui.engine.judge.verdict import Check, Timing
+from forge_tui.engine.operators import flatten_outputs, lookup, materialize
+from forge_tui.engine.operators.binding import positional_names
+from forge_tui.specs import Call
+
+COPIES = 3
+"""Sets of tensors taken in turn."""
+COPIES_BYTES = 4 << 30
+"""Of all sets together; fewer sets where one is larger, never fewer than one."""
+KEPT_COMPILED = 8
+"""Compiled functions kept in a worker: compiling one takes seconds."""
+
+Interval = tuple[float, float]
+Function = Callable[[list[Any], dict[str, Any]], tuple[torch.Tensor, ...]]
+_compiled: OrderedDict[str, Function | str] = OrderedDict()
+"""By variant: torch.compile's function, or why there is none."""
+
+
+class DeviceTimer:
+    """A CUDA target's timer."""
+
+    def __init__(self, target: GpuTarget) -> None:
+        self.target = target
+        self.watch = Stopwatch(target)
+
+    def quick(self, setting: Setting, trial: Trial) -> tuple[float, Interval | None]:
+        """Cold time of one call, on the trial's own tensors. Raises CandidateFault."""
+        arena = trial.arena
+        tensors = {name: buffer.tensor for name, buffer in {**arena.inputs, **arena.outputs}.items()}
+        workspaces = {name: buffer.tensor for name, buffer in arena.workspaces.items()}
+        prepared = self.target.prepare(setting.full, setting.image, tensors, workspaces)
+        found = self.watch.alone(Contender("candidate", [self._enqueue(prepared)]))
+        return found.value, (found.low, found.high)
+
+    def full(self, setting: Setting, trial: Trial, samples: Sequence[Mapping[str, torch.Tensor]]) -> Timing:
+        """Paired with the baselines; outputs checked afterwards. Raises CandidateFault, Failed."""
+        sets = [_Set(self.target, setting, trial, dict(samples[index % len(samples)])) for index in range(_copies(trial.call))]
+        candidate = Contender("candidate", [self._enqueue(item.prepared) for item in sets])
+        baselines = [Contender("eager", [item.eager for item in sets])]
+        notes: list[str] = []
+        function = compiled(trial.call)
+        if isinstance(function, str):
+            notes.append(f"no torch.compile baseline: {function}")
+        else:
+            baselines.append(Contender("compile", [item.through(function) for item in sets]))
+        with torch.no_grad():
+            found = self.watch.against(candidate, baselines)
+        for item in sets:
+            item.check()
+        better = found.better()
+        speedup = found.speedups[better]
+        return Timing("device", found.candidate_us.value, (found.candidate_us.low, found.candidate_us.high),
+                      found.baselines_us[better].value, better,  # type: ignore[arg-type]
+                      speedup.value, (speedup.low, speedup.high), notes=(*notes, *found.notes))
+
+    def _enqueue(self, prepared: PreparedProgram) -> Callable[[], None]:
+        return lambda: self.target.enqueue(prepared)
+
+
+class _Set:
+    """One set of tensors: a captured sample in memory of its own, and the ways to call the operator on it."""
+
+    def __init__(self, target: GpuTarget, setting: Setting, trial: Trial, values: dict[str, torch.Tensor]) -> None:
+        self.target = target
+        self.trial = trial
+        self.values = values
+        self.arena = Arena(trial.call, trial.device)
+        workspaces = self.arena.need(setting.full.workspaces)
+        trial.patterns.turn()
+        tensors = self.arena.begin(values, trial.patterns)
+        self.prepared = target.prepare(setting.full, setting.image, tensors, workspaces)
+        operator = lookup(trial.call.operator)
+        self.positional, self.keywords = split(trial.call, {name: tensors[name] for name in self.arena.inputs})
+        self.function = operator.function
+
+    def eager(self) -> object:
+        return self.function(*self.positional, **self.keywords)
+
+    def through(self, function: Function) -> Callable[[], object]:
+        return lambda: function(self.positional, self.keywords)
+
+    def check(self) -> None:
+        """What the timed launches left is right, and nothing else was written. Raises Failed, CandidateFault."""
+        if self.trial.call.aliases:                         # written over and over: once more, from the inputs
+            self.arena.begin(self.values, self.trial.patterns)
+            self.target.enqueue(self.prepared)
+            self.target.wait()
+        name = "the timed launches"
+        problem = self.arena.problem(self.values)
+        if problem:
+            raise Failed("fault", f"in {name}, {problem}", Check(name, False, detail=problem), fault="out_of_bounds")
+        self.trial.check(name, self.arena, self.values, eager(self.trial.call, self.values))
+
+
+def split(call: Call, tensors: Mapping[str, torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and keyword arguments of torch's own function."""
+    keywords = dict(materialize(call, tensors))
+    positional: list[Any] = []
+    for name, variadic in positional_names(call.operator, keywords):
+        value = keywords.pop(name)
+        positional.extend(value if variadic else [value])
+    return positional, keywords
+
+
+def compiled(call: Call) -> Function | str:
+    """torch.compile's function for a variant, compiled at its first call; or why there is none."""
+    key = variant_key(call)
+    if key not in _compiled:
+        function = lookup(call.operator).function
+
+        def run(positional: list[Any], keywords: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+            return flatten_outputs(function(*positional, **keywords))
+
+        _compiled[key] = _try_compile(call, run)
+        if len(_compiled) > KEPT_COMPILED:
+            _compiled.popitem(last=False)
+    _compiled.move_to_end(key)
+    return _compiled[key]
+
+
+def _try_compile(call: Call, run: Function) -> Function | str:
+    import torch._inductor.config as inductor
+
+    inductor.compile_threads = 1                            # no pool of processes inside a worker
+    found = torch.compile(run, dynamic=False)
+    tensors = {name: torch.zeros(max(spec.span // spec.itemsize, 1), dtype=getattr(torch, spec.dtype), device="cuda")
+               .as_strided(spec.shape, spec.stride) for name, spec in call.tensors()}
+    try:
+        with torch.no_grad():
+            found(*split(call, tensors))
+        torch.cuda.synchronize()
+    except Exception as error:  # whatever the compiler, its backend or the system's C compiler raises: then eager is the baseline
+        return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+    return found
+
+
+def _copies(call: Call) -> int:
+    one = sum(spec.span for _, spec in call.tensors()) + sum(spec.span for spec in call.outputs)
+    return max(1, min(COPIES, COPIES_BYTES // max(one, 1)))
+
