@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from forge_tui.cuda.host.memory import Address, Lanes, Mask, WordAddress
+from forge_tui.cuda.host.memory import Address, Lanes, Mask
+from forge_tui.cuda.host.words import WordAddress
 
 if TYPE_CHECKING:
     from forge_tui.cuda.host.run import Machine

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forge_tui.cuda.host import arithmetic
-from forge_tui.cuda.host.memory import Address, GlobalMemory, WordAddress, WordMemory, fold
+from forge_tui.cuda.host.memory import Address, GlobalMemory, fold
+from forge_tui.cuda.host.words import WordAddress, WordMemory
 
 if TYPE_CHECKING:
     from forge_tui.cuda.host.run import Machine
@@ -66,10 +67,10 @@ class Atomics:
             for piece, part in memory.pieces(address, "global atomic", line):
                 yield from self.places(memory, piece, offset, dtype, part, line)
             return
-        index = memory.locate(address, offset, size, size, "global atomic", line)
+        index = memory.locate(address, offset, size, "global atomic", line)
         memory.check_writable(address, address.buffer, line)
         if address.buffer.written is not None:
-            memory.check_written(address, address.buffer, offset, size, line)
+            memory.check_written(address, address.buffer, index, size, line)
         yield address.buffer.view("u", size)[1].view(dtype), np.broadcast_to(index, shape)[lanes], lanes
 
     def wide_words(self, memory: WordMemory, address: WordAddress, offset: int, dtype: np.dtype[np.generic], lanes: NDArray[np.bool_]):

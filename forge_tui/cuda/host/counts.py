@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forge_tui.cuda.host.memory import Address, Mask, WordAddress
+from forge_tui.cuda.host.memory import Address, Mask
+from forge_tui.cuda.host.words import WordAddress
 from forge_tui.cuda.target import LaunchCounts
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from forge_tui.cuda.host.memory import (
-    BUFFER_SHIFT, LOCAL_WINDOW, SHARED_WINDOW, Address, GlobalMemory, Lanes, Mask, WordAddress, WordMemory, fold,
-)
+from forge_tui.cuda.host.memory import BUFFER_SHIFT, LOCAL_WINDOW, SHARED_WINDOW, Address, GlobalMemory, Lanes, Mask, fold
+from forge_tui.cuda.host.words import WordAddress, WordMemory
 
 if TYPE_CHECKING:
     from forge_tui.cuda.host.run import Machine

@@ -1,4 +1,4 @@
-"""Memory as lanes see it: global buffers at made-up addresses, shared memory of each block, local memory of each thread."""
+"""Global memory as lanes see it: buffers at made-up addresses, every access checked for range and alignment."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-
-from forge_tui.cuda.host.checks import SharedShadow
 
 if TYPE_CHECKING:
     from forge_tui.cuda.host.run import Machine
@@ -24,6 +22,11 @@ LOCAL_WINDOW = 0xFF << BUFFER_SHIFT
 MAX_BUFFERS = 0xFD
 
 
+ITEMS = {("u", 1): "u1", ("u", 2): "u2", ("u", 4): "u4", ("u", 8): "u8", ("u", 16): "c16",
+         ("i", 1): "i1", ("i", 2): "i2", ("i", 4): "i4", ("i", 8): "i8"}
+"""NumPy's type for an item by kind and bytes; complex numbers are its only 16-byte type that it copies fast."""
+
+
 class Buffer:
     """One tensor, workspace or data table. Its made-up address keeps the real one's remainder modulo 256."""
 
@@ -32,12 +35,15 @@ class Buffer:
         self.name = name
         self.data = data
         self.writable = writable
-        self.base = (index + 1 << BUFFER_SHIFT) + MIDDLE + (data.ctypes.data % 256 if lead is None else lead)
+        lead = data.ctypes.data % 256 if lead is None else lead
+        self.base = (index + 1 << BUFFER_SHIFT) + MIDDLE + lead
+        self.origin = self.base - lead
+        """Multiple of 256 at or before the base."""
         self.size = len(data)
         self.unit = unit
         """Bytes per entry of `written`."""
-        self.written = np.zeros(-(-len(data) // unit), np.uint8) if tracked else None
-        """What has been stored, for buffers that start as garbage; None: all of it is there."""
+        self.written = np.zeros((lead + len(data)) // unit + 16, np.uint8) if tracked else None
+        """What has been stored, an entry a unit from the origin on, for buffers that start as garbage; None: all is there."""
         self.views: dict[tuple[str, int], tuple[int, Lanes]] = {}
 
     def view(self, kind: str, size: int) -> tuple[int, Lanes]:
@@ -46,9 +52,21 @@ class Buffer:
         if found is None:
             skip = -self.base % size
             count = max(0, (self.size - skip) // size)
-            items = self.data[skip:skip + count * size].view(f"{kind}{size}")
+            items = self.data[skip:skip + count * size].view(ITEMS[kind, size])
             found = self.views[kind, size] = (self.base + skip, items)
         return found
+
+    def entries(self, index: NDArray[np.int64], size: int) -> tuple[NDArray[np.uint8], NDArray[np.int64], int]:
+        """Where `written` keeps the items `index` of `size` bytes: a view of it, the index there, the value of a whole item."""
+        assert self.written is not None
+        count = max(1, size // self.unit)
+        start = self.view("u", size)[0] - self.origin
+        if count <= 8:
+            view = self.written[:len(self.written) // count * count].view(f"u{count}")
+            step = max(size, self.unit)
+            return view, (index if step == size and not start else (index * size + start) // step), int.from_bytes(b"\1" * count, "little")
+        view = self.written[:len(self.written) // 16 * 16].view("c16")
+        return view, index + start // size, 0
 
 
 class Address:
@@ -62,7 +80,7 @@ class Address:
         """Active lanes folded to the address's own axes; None: all."""
         self.lanes = lanes
         """Active lanes in full."""
-        self.indices: dict[int, NDArray[np.int64]] = {}
+        self.indices: dict[tuple[int, int], NDArray[np.int64]] = {}
         self.buffer: Buffer | None = None
 
 
@@ -102,8 +120,8 @@ class GlobalMemory:
             address.buffer = self.buffers[window - 1]
         return address
 
-    def locate(self, address: Address, offset: int, size: int, total: int, what: str, line: int | None) -> NDArray[np.int64]:
-        """Item index of every lane. Faults if any active lane leaves the buffer or is misaligned."""
+    def locate(self, address: Address, offset: int, total: int, what: str, line: int | None) -> NDArray[np.int64]:
+        """Index of every lane among the buffer's items of `total` bytes. Faults if any active lane leaves the buffer or is misaligned."""
         buffer = address.buffer
         assert buffer is not None
         if address.low + offset < buffer.base or address.high + offset + total > buffer.base + buffer.size:
@@ -115,15 +133,15 @@ class GlobalMemory:
             if bad.any():
                 self.machine.fault("misaligned", f"{what} of {total} bytes at an address that is not a multiple of {total}, in "
                                    f"{buffer.name}", self.spread(bad, address), line)
-        index = address.indices.get(size)
-        if index is None:
-            start = buffer.view("u", size)[0]
-            index = (address.raw - np.uint64(start)).view(np.int64)
-            if size > 1:
-                index >>= size.bit_length() - 1
-            address.indices[size] = index
         self.machine.sample_global(address, offset, total)
-        return index + offset // size if offset else index
+        skew = offset % total           # the register itself need not be a multiple; with the offset it is
+        index = address.indices.get((total, skew))
+        if index is None:
+            index = (address.raw - np.uint64(buffer.view("u", total)[0] - skew)).view(np.int64)
+            if total > 1:
+                index >>= total.bit_length() - 1
+            address.indices[total, skew] = index
+        return index + offset // total if offset >= total or offset < 0 else index
 
     def spread(self, bad: Lanes, address: Address) -> NDArray[np.bool_]:
         return bad & address.lanes if address.lanes is not None else bad
@@ -162,20 +180,23 @@ class GlobalMemory:
                     if d is not None and part is not None:
                         np.copyto(d, part, where=fold(mask, d.shape))
             return
-        total = size * len(results)
-        index = self.locate(address, offset, size, total, "global load", line)
-        buffer = address.buffer
+        total, buffer = size * len(results), address.buffer
+        index = self.locate(address, offset, total, "global load", line)
         if buffer.written is not None:
-            self.check_written(address, buffer, offset, total, line)
-        items = buffer.view(kind, size)[1]
-        for k, d in enumerate(results):
-            if d is None:
-                continue
-            source = items[k:] if k else items
-            if d.dtype == source.dtype and d.shape == index.shape:
-                source.take(index, out=d, mode="clip")
-            else:
-                d[...] = source.take(index, mode="clip")
+            self.check_written(address, buffer, index, total, line)
+        if len(results) > 1:
+            parts = buffer.view("u", total)[1].take(index, mode="clip").view(f"{kind}{size}").reshape(*index.shape, len(results))
+            for k, d in enumerate(results):
+                if d is not None:
+                    d[...] = parts[..., k]
+            return
+        (d,), items = results, buffer.view(kind, size)[1]
+        if d is None:
+            return
+        if d.dtype == items.dtype and d.shape == index.shape:
+            items.take(index, out=d, mode="clip")
+        else:
+            d[...] = items.take(index, mode="clip")
 
     def store(self, address: Address | None, offset: int, size: int, values: tuple[Lanes, ...], mask: Mask,
               line: int | None, ordered: bool = False) -> None:
@@ -187,249 +208,35 @@ class GlobalMemory:
                 self.store(piece, offset, size, values, part, line)
             return
         buffer, total = address.buffer, size * len(values)
-        index = self.locate(address, offset, size, total, "global store", line)
+        index = self.locate(address, offset, total, "global store", line)
         self.check_writable(address, buffer, line)
         shape = np.broadcast_shapes(index.shape, *(v.shape for v in values), mask.shape if mask is not None else (1, 1))
+        items = buffer.view("u", total)[1]
+        if len(values) > 1:
+            packed = np.empty((*shape, len(values)), f"u{size}")
+            for k, value in enumerate(values):
+                packed[..., k] = value
+            value = packed.view(items.dtype)[..., 0]
+        else:
+            value = np.broadcast_to(values[0].astype(items.dtype, copy=False), shape)
         index = np.broadcast_to(index, shape)
-        active = None if mask is None else np.broadcast_to(mask, shape)
-        if active is not None:
-            index = index[active]
-        items = buffer.view("u", size)[1]
-        for k, value in enumerate(values):
-            if value.dtype.itemsize != size:
-                value = value.astype(f"u{size}")
-            value = np.broadcast_to(value, shape)
-            (items[k:] if k else items)[index] = value if active is None else value[active]
+        if mask is not None:
+            active = np.broadcast_to(mask, shape)
+            index, value = index[active], value[active]
+        items[index] = value
         if buffer.written is not None:
-            self.mark(buffer, index, size, total)
+            view, entry, full = buffer.entries(index, total)
+            view[entry] = full if full else np.full(16, 1, np.uint8).view("c16")[0]
 
     def check_writable(self, address: Address, buffer: Buffer, line: int | None) -> None:
         if not buffer.writable:
             lanes = np.ones((1, 1), bool) if address.lanes is None else address.lanes
             self.machine.fault("read_only", f"global store to {buffer.name}, which is an input", lanes, line)
 
-    def entries(self, buffer: Buffer, index: NDArray[np.int64], size: int, total: int) -> NDArray[np.int64]:
-        """Entries of `written` that `total` bytes at item `index` cover, one more axis."""
-        start = index * size + (buffer.view("u", size)[0] - buffer.base)
-        return start[..., None] // buffer.unit + np.arange(max(1, total // buffer.unit))
-
-    def mark(self, buffer: Buffer, index: NDArray[np.int64], size: int, total: int) -> None:
-        assert buffer.written is not None
-        if total == buffer.unit == size:
-            buffer.written[index + (buffer.view("u", size)[0] - buffer.base) // size] = 1
-        else:
-            buffer.written[self.entries(buffer, index, size, total)] = 1
-
-    def check_written(self, address: Address, buffer: Buffer, offset: int, total: int, line: int | None) -> None:
-        assert buffer.written is not None
-        start = (address.raw - np.uint64(buffer.base)).view(np.int64) + offset
-        entries = start[..., None] // buffer.unit + np.arange(max(1, total // buffer.unit))
-        known = buffer.written.take(entries, mode="clip").all(axis=-1)
+    def check_written(self, address: Address, buffer: Buffer, index: NDArray[np.int64], total: int, line: int | None) -> None:
+        view, entry, full = buffer.entries(index, total)
+        found = view.take(entry, mode="clip")
+        known = found == (full if full else np.full(16, 1, np.uint8).view("c16")[0])
         if not known.all():
             self.machine.fault("uninitialized", f"global load from {buffer.name} where nothing was stored",
                                self.spread(~known, address), line)
-
-
-class WordAddress:
-    """One register of shared or local addresses, looked at once."""
-
-    __slots__ = ("bits", "high", "lanes", "low", "mask", "rel", "rows", "word")
-
-
-class WordMemory:
-    """Memory in 32-bit words, one column for each owner: a block (shared) or a thread (local).
-
-    `data` is (words, columns). The address of a lane and its column make an index; where all columns use the same
-    address, the access is a copy of rows.
-    """
-
-    def __init__(self, machine: Machine, space: str, size: int, columns: NDArray[np.int64], count: int, granule: int) -> None:
-        self.machine = machine
-        self.space = space
-        self.size = size
-        self.columns = columns
-        """Column of each lane: (1, blocks) for shared, (threads, blocks) for local."""
-        self.count = count
-        self.granule = granule
-        """Smallest access of the kernel, bytes (at most 4): what the shadows are kept by."""
-        self.data = np.full((-(-size // 4) + 2, count), 0x7FC0DEAD, np.uint32)
-        self.shadow: SharedShadow | None = None
-        self.written: NDArray[np.bool_] | None = None
-
-    def prepare(self, raw: Lanes, mask: Mask) -> WordAddress | None:
-        """Look at an address register (byte offsets) under the active lanes. None: no lane is active."""
-        rel = raw.astype(np.int64) if raw.dtype.itemsize == 8 else raw.view(np.int32).astype(np.int64)
-        address = WordAddress()
-        address.mask, address.lanes = None, mask
-        if mask is not None:
-            folded = fold(mask, rel.shape)
-            if not folded.any():
-                return None
-            if rel.size > 1:
-                wide = np.broadcast_to(folded, rel.shape)
-                rel = np.where(wide, rel, rel[np.unravel_index(wide.argmax(), wide.shape)])
-            address.mask = folded
-        address.low, address.high = int(rel.min()), int(rel.max())
-        address.bits = int(np.bitwise_or.reduce(rel, axis=None))
-        address.rel = rel
-        word = rel >> 2
-        address.word = word[:1, :1] if address.low == address.high else word
-        address.rows = address.word[:, 0] if address.word.shape[1] == 1 and self.columns.shape[0] == 1 else None
-        return address
-
-    def check(self, address: WordAddress, offset: int, total: int, what: str, line: int | None) -> None:
-        """Fault where an active lane leaves the space or is misaligned."""
-        if address.low + offset < 0 or address.high + offset + total > self.size:
-            at = address.rel + offset
-            bad = (at < 0) | (at + total > self.size)
-            first = int(at[bad].flat[0])
-            self.machine.fault("out_of_bounds", f"{self.space} {what} of {total} bytes at byte {first}; there are {self.size}",
-                               bad if address.lanes is None else bad & address.lanes, line)
-        if (address.bits | offset) & (total - 1):
-            bad = (address.rel + offset & total - 1) != 0
-            if bad.any():
-                self.machine.fault("misaligned", f"{self.space} {what} of {total} bytes at an address that is not a multiple of it",
-                                   bad if address.lanes is None else bad & address.lanes, line)
-        if self.shadow is not None:
-            self.machine.sample_shared(address, offset, total)
-
-    def granules(self, address: WordAddress, offset: int, total: int) -> list[tuple[NDArray[np.int64], int]]:
-        """Granule index of every lane and the offsets from it that an access covers."""
-        if self.granule == 4 and not offset & 3:
-            first = address.word
-            return [(first, (offset >> 2) + k) for k in range(max(1, total // 4))]
-        first = (address.rel + offset) // self.granule
-        return [(first, k) for k in range(max(1, total // self.granule))]
-
-    def flat(self, address: WordAddress, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Word index times columns plus column of every lane, and the byte within the word."""
-        at = address.rel + offset
-        shape = np.broadcast_shapes(at.shape, self.columns.shape)
-        return np.broadcast_to((at >> 2) * self.count, shape) + self.columns, at & 3
-
-    def load(self, address: WordAddress | None, offset: int, size: int, results: tuple[Lanes | None, ...], kind: str,
-             line: int | None, ordered: bool = False) -> None:
-        if address is None:
-            return
-        total = size * len(results)
-        self.check(address, offset, total, "load", line)
-        for granule, k in self.granules(address, offset, total):
-            if self.shadow is not None:
-                self.shadow.read(granule, k, address.lanes, line, ordered)
-            elif self.written is not None:
-                self.check_written(granule + k, address, line)
-        for k, d in enumerate(results):
-            if d is not None:
-                self.load_item(address, offset + k * size, size, d, kind)
-
-    def load_item(self, address: WordAddress, offset: int, size: int, d: Lanes, kind: str) -> None:
-        if size == 4 and d.itemsize == 4 and address.rows is not None:
-            rows, table = (address.rows, self.data[offset >> 2:]) if offset >= 0 else (address.rows + (offset >> 2), self.data)
-            if len(rows) == 1:
-                d[...] = table[rows[0]]
-            elif d.shape == (len(rows), self.count):
-                table.take(rows, axis=0, out=d, mode="clip")
-            else:
-                d[...] = table.take(rows, axis=0, mode="clip")
-            return
-        if size == 4 and d.itemsize == 4 and address.word.size == 1 and self.columns.shape == d.shape:
-            d[...] = self.data[int(address.word[0, 0]) + (offset >> 2)].reshape(d.shape)
-            return
-        index, byte = self.flat(address, offset)
-        flat = self.data.reshape(-1)
-        if size == 8:
-            low = flat.take(index, mode="clip").astype(np.uint64)
-            d[...] = low | flat.take(index + self.count, mode="clip").astype(np.uint64) << np.uint64(32)
-        elif size == 4:
-            d[...] = flat.view(f"{kind}4").take(index, mode="clip") if d.itemsize != 4 else flat.take(index, mode="clip")
-        else:
-            parts = 4 // size
-            d[...] = flat.view(f"{kind}{size}").take(index * parts + byte // size, mode="clip")
-
-    def store(self, address: WordAddress | None, offset: int, size: int, values: tuple[Lanes, ...], mask: Mask,
-              line: int | None, ordered: bool = False) -> None:
-        """Store consecutive items. `ordered` (volatile, release ...) accesses are how lanes signal each other, no races."""
-        if address is None:
-            return
-        total = size * len(values)
-        self.check(address, offset, total, "store", line)
-        for k, value in enumerate(values):
-            self.store_item(address, offset + k * size, size, value, mask, line, ordered)
-
-    def store_item(self, address: WordAddress, offset: int, size: int, value: Lanes, mask: Mask, line: int | None,
-                   ordered: bool) -> None:
-        if size == 8:
-            self.store_item(address, offset, 4, (value & np.uint64(0xFFFFFFFF)).astype(np.uint32), mask, line, ordered)
-            self.store_item(address, offset + 4, 4, (value >> np.uint64(32)).astype(np.uint32), mask, line, ordered)
-            return
-        if value.dtype.itemsize != size:
-            value = value.astype(f"u{size}")
-        if self.store_rows(address, offset, size, value, mask, line, ordered):
-            return
-        shape = (self.machine.threads, self.machine.blocks)
-        index, byte = self.flat(address, offset)
-        parts = 4 // size
-        index = np.broadcast_to(index * parts + byte // size if parts > 1 else index, shape)
-        value = np.broadcast_to(value, shape)
-        active = None if mask is None else np.broadcast_to(mask, shape)
-        kept, flat = (index, value) if active is None else (index[active], value[active]), self.data.reshape(-1).view(f"u{size}")
-        index, value = kept
-        old = flat[index] if self.shadow is not None else None
-        flat[index] = value
-        self.after_store(address, offset, size, mask, line, flat[index] != value if self.shadow else None,
-                         None if old is None else old != value, active, shape, ordered)
-
-    def store_rows(self, address: WordAddress, offset: int, size: int, value: Lanes, mask: Mask, line: int | None,
-                   ordered: bool) -> bool:
-        """The fast form: every block stores at the same words. False when it does not apply."""
-        rows = address.rows
-        if size != 4 or rows is None or mask is not None and mask.shape[1] > 1 or len(rows) == 1 and value.shape[0] > 1:
-            return False
-        rows = rows + (offset >> 2)
-        if mask is not None:
-            lanes = np.flatnonzero(np.broadcast_to(mask, (self.machine.threads, 1))[:, 0])
-            rows = np.broadcast_to(rows, self.machine.threads)[lanes]
-            value = value[lanes] if value.shape[0] > 1 else value
-        old = self.data[rows] if self.shadow is not None and self.shadow.writer is not None else None
-        self.data[rows] = value
-        if self.shadow is not None:
-            lost = len(rows) > 1 and len(np.unique(rows)) < len(rows) and (self.data[rows] != value).any(axis=1)
-            changed = None if old is None else (old != value).any(axis=1)
-            active = None if mask is None else np.broadcast_to(mask, (self.machine.threads, 1))
-            shape = (self.machine.threads if len(rows) > 1 or mask is not None else 1, 1)
-            self.after_store(address, offset, size, mask, line, lost if isinstance(lost, np.ndarray) else None, changed, active, shape,
-                             ordered)
-        elif self.written is not None:
-            self.after_store(address, offset, size, mask, line, None, None, None, (1, 1), ordered)
-        return True
-
-    def after_store(self, address: WordAddress, offset: int, size: int, mask: Mask, line: int | None, lost: Lanes | None,
-                    changed: Lanes | None, active: NDArray[np.bool_] | None, shape: tuple[int, int], ordered: bool) -> None:
-        """Shadows of one stored item. `lost`: lanes whose value another lane overwrote in this very instruction."""
-        if self.shadow is not None:
-            if lost is not None and not ordered and lost.any():
-                self.machine.fault("race", "several threads store different values to one shared word in one instruction",
-                                   _unpack(lost, active, shape), line)
-            differs = None if changed is None else _unpack(changed, active, shape)
-            for granule, k in self.granules(address, offset, size):
-                self.shadow.write(granule, k, mask, line, differs, ordered=ordered)
-        elif self.written is not None:
-            for granule, k in self.granules(address, offset, size):
-                index = np.broadcast_to((granule + k) * self.count + self.columns, (self.machine.threads, self.machine.blocks))
-                self.written.reshape(-1)[index if mask is None else index[np.broadcast_to(mask, index.shape)]] = True
-
-    def check_written(self, granule: NDArray[np.int64], address: WordAddress, line: int | None) -> None:
-        assert self.written is not None
-        known = self.written.reshape(-1).take(granule * self.count + self.columns, mode="clip")
-        bad = ~known if address.lanes is None else ~known & address.lanes
-        if bad.any():
-            self.machine.fault("uninitialized", f"reads {self.space} memory that nothing wrote", bad, line)
-
-
-def _unpack(values: Lanes, active: NDArray[np.bool_] | None, shape: tuple[int, int]) -> NDArray[np.bool_]:
-    """Lanes from the compressed form that indexing by a mask gave."""
-    if active is None:
-        return np.broadcast_to(values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1), shape)
-    lanes = np.zeros(shape, bool)
-    lanes[active] = values
-    return lanes

@@ -18,9 +18,10 @@ from forge_tui.cuda.host.checks import SharedShadow
 from forge_tui.cuda.host.counts import Tally
 from forge_tui.cuda.host.generate import Code
 from forge_tui.cuda.host.lower import EXIT, Kernel
-from forge_tui.cuda.host.memory import Buffer, GlobalMemory, WordMemory
+from forge_tui.cuda.host.memory import Buffer, GlobalMemory
 from forge_tui.cuda.host.generic import GenericMemory
 from forge_tui.cuda.host.warp import Warps
+from forge_tui.cuda.host.words import WordMemory
 
 Lanes = NDArray[np.generic]
 Mask = NDArray[np.bool_] | None
