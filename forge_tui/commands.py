@@ -126,9 +126,11 @@ def _next_steps(paths: ProjectPaths, document: Document) -> str:
         steps.append((f"forge-tui --run {where}", "go on from here"))
     tried = [item for item in document.operators if item.tried]
     if tried:
-        steps.append((f"forge-tui show {where} {tried[0].variant[:4]} best", "a kernel, its verdict, every check"))
-    if document.package:
-        module = next(Path(document.package).glob("forged_*/manifest.toml")).parent
+        best = next((item for item in tried if item.best_kernel), None)
+        steps.append((f"forge-tui show {where} {best.variant[:4]} best", "a kernel, its verdict, every check") if best else
+                     (f"forge-tui show {where} {tried[0].variant[:4]}", "what was tried, and why it failed"))
+    for manifest in Path(document.package).glob("forged_*/manifest.toml") if document.package else ():
+        module = manifest.parent
         steps.append((f"PYTHONPATH={_relative(module.parent)} python", f"then: import {module.name}; {module.name}.apply(model)"))
         steps.append((f"forge-tui export {where} -o OUT --wheel", "the package as a wheel"))
     width = max((len(command) for command, _ in steps), default=0)
