@@ -132,7 +132,8 @@ def _main_parser() -> argparse.ArgumentParser:
     run.add_argument("--iterations", type=_count, metavar="N", help="candidates per operator")
     run.add_argument("--budget-usd", type=_amount, metavar="X", help="stop before the provider has cost more; 0: no limit")
     run.add_argument("--time-limit", type=duration, metavar="T", help="stop after 90, 90s, 10m or 2h; 0: no limit")
-    run.add_argument("--provider", metavar="P", help="builtin, exchange, 'command:PROGRAM ARGUMENTS', replay:PROJECT")
+    run.add_argument("--provider", metavar="P", help="who writes kernels: builtin, anthropic, exchange, "
+                     "'command:PROGRAM ARGUMENTS', replay:PROJECT")
     run.add_argument("--llm", metavar="NAME", help="the provider's language model")
     run.add_argument("--policy", metavar="P", help="search policy")
     run.add_argument("--device", type=_device, metavar="D", help="auto, cuda:N or host")

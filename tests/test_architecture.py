@@ -95,7 +95,7 @@ def test_every_module_opens_with_a_sentence_and_stays_readable() -> None:
         text = path.read_text()
         if text.strip():
             assert ast.get_docstring(ast.parse(text)), f"{path.relative_to(ROOT)} has no docstring"
-        assert len(text.splitlines()) <= 500, f"{path.relative_to(ROOT)} is over 500 lines: split it by responsibility"
+        assert len(text.splitlines()) <= 600, f"{path.relative_to(ROOT)} is over 600 lines: split it by responsibility"
 
 
 def test_nothing_that_is_read_can_run_code() -> None:

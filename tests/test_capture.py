@@ -202,6 +202,45 @@ def test_the_results_are_those_of_eager_and_nothing_stays_behind() -> None:
     assert _get_current_function_mode() is None and not hooks._global_forward_pre_hooks and not hooks._global_forward_hooks
 
 
+class Special(torch.Tensor):
+    """A subclass, as quantization libraries have them."""
+
+
+class Subclasses(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        special = torch.exp(x.as_subclass(Special))
+        return torch.mul(x, special.as_subclass(torch.Tensor)) + x.to_sparse().to_dense()
+
+
+def test_tensors_that_are_more_than_memory_are_left_alone() -> None:
+    _, cards = record(Subclasses(), torch.randn(2, 3))
+    why = reasons(cards)
+    assert "no plain tensor" in why["torch.exp"] and "no plain tensor" in why["torch.Tensor.to_sparse"]
+    assert "no kernel can use" in why["torch.Tensor.to_dense"]
+    assert {item.operator for item in cards.variants} == {"torch.mul", "torch.add"}
+
+
+class Mapped(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(lambda row: torch.exp(row) * 2)(x).sum()
+
+
+def test_calls_inside_a_functorch_transform_are_left_alone() -> None:
+    _, cards = record(Mapped(), torch.randn(2, 3))
+    assert "no plain tensor" in reasons(cards)["torch.exp"]
+    assert {item.operator for item in cards.variants} == {"torch.sum"}
+
+
+def test_a_call_that_cannot_be_described_does_not_stop_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    from forge_tui.engine import recording
+
+    def refuse(*_: object) -> None:
+        raise TypeError("what is this")
+    monkeypatch.setattr(recording, "describe", refuse)
+    _, cards = record(Layers(), torch.randn(2, 4))
+    assert reasons(cards)["torch.nn.functional.linear"] == "it cannot be described: what is this" and not cards.variants
+
+
 def test_recapture_replaces_cleanly(tmp_path: Path) -> None:
     paths = ProjectPaths(tmp_path)
     first = capture_project(paths, project(FIXTURES / "plain.py"))

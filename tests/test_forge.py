@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from scripted import NORM, SOFTMAX, VIEW, ScriptedJudge, kernel, make_project, write_writer
 
 from forge_tui.engine import events
-from forge_tui.engine.cards import load_operators
+from forge_tui.engine.cards import load_operators, save_operators
 from forge_tui.engine.document import Document
 from forge_tui.engine.forge import run
 from forge_tui.engine.options import RunOptions
@@ -230,6 +231,52 @@ def test_a_replay_makes_the_same_tree(tmp_path: Path) -> None:
 
     assert shape(load_state(again)) == shape(load_state(paths)) and len(shape(load_state(paths))) == 12
     assert result.cost_usd == 0.0
+
+
+GOLDEN = Path(__file__).parent / "golden" / "document.json"
+
+
+def test_the_document_is_the_golden_one(tmp_path: Path) -> None:
+    """`--json` is a contract: every field, its name, order and form. Only place and time differ between runs."""
+    paths, config = make_project(tmp_path / "p", iterations=3)
+    result, _ = forge(paths, config, provider=write_writer(tmp_path, kernel("verified 20"), kernel("wrong"), kernel("verified 8")))
+    plain = msgspec.structs.replace(result, project="PROJECT", elapsed_s=1.5)
+    assert msgspec.json.format(msgspec.json.encode(plain), indent=1).decode() + "\n" == GOLDEN.read_text()
+
+
+def test_events_as_json_lines_are_the_journals_own(tmp_path: Path) -> None:
+    paths, config = make_project(tmp_path / "p", SOFTMAX, iterations=2)
+    _, seen = forge(paths, config, provider=write_writer(tmp_path, kernel("verified 20"), "nothing\n"))
+    lines = [msgspec.json.encode(event) for event in seen]
+    assert [msgspec.json.decode(line, type=events.AnyEvent) for line in lines] == seen
+    assert [msgspec.json.decode(line)["type"] for line in lines] == [
+        "run_started", "captured", "selected", "proposed", "replied", "judged", "proposed", "replied", "confirmed",
+        "operator_done", "run_ended"]
+
+
+def test_a_full_disk_ends_the_run_with_its_reason_and_loses_nothing(tmp_path: Path) -> None:
+    paths, config = make_project(tmp_path / "p", SOFTMAX, iterations=8)
+    provider = write_writer(tmp_path, *(kernel(f"verified {number}") for number in range(20, 10, -1)))
+    forge(paths, config, provider=provider, iterations=1)
+    before = paths.journal.stat().st_size
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before + 1500, limit[1]))
+        result, seen = forge(paths, config, provider=provider)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert result.status == "failed" and seen[-1].exit_code == 3 and "free space" in result.error
+    result, seen = forge(paths, config, provider=provider)
+    assert result.status == "done" and result.operators[0].tried == 8
+
+
+def test_cards_of_a_new_capture_make_the_package_stale(tmp_path: Path) -> None:
+    paths, config = make_project(tmp_path / "p", SOFTMAX, iterations=1)
+    provider = write_writer(tmp_path, kernel("verified 20"))
+    forge(paths, config, provider=provider)
+    save_operators(paths, msgspec.structs.replace(load_operators(paths), captured_at=2000.0))
+    _, seen = forge(paths, config, provider=provider)
+    assert [event.captured_at for event in of(seen, events.Captured)] == [2000.0] and load_state(paths).package_stale
 
 
 def test_the_table_fits_80_columns_and_says_modelled(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from forge_tui.engine.operators import (
-    bind, bytes_moved, canonical, describe, flatten_outputs, independent_dims, is_attribute, lookup, materialize,
+    bind, bytes_moved, canonical, describe, flatten_outputs, function_path, independent_dims, is_attribute, lookup, materialize,
     named_tensors, operations, unfit, writes_input,
 )
 from forge_tui.errors import ProjectError
@@ -86,6 +86,24 @@ def test_every_spelling_is_one_operator_with_the_same_arguments(name: str) -> No
         call = describe(name, bound, outputs)
         found.append({key: value for key, value in call.arguments.items() if key != "alpha"})
     assert all(arguments == found[0] for arguments in found), found
+
+
+@pytest.mark.parametrize("name", list(SPELLINGS))
+def test_the_path_of_a_spelling_leads_back_to_the_very_function(name: str) -> None:
+    class Paths(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            found.append((func, function_path(func)))
+            return func(*args, **(kwargs or {}))
+
+    found: list[tuple[object, str | None]] = []
+    with Paths():
+        for spelling in [*SPELLINGS[name], lambda x: x**2, lambda x: 2 / x, lambda x: 2**x, lambda x: x // 2, lambda x: x == x]:
+            spelling(_IMAGE.clone())
+    for func, path in found:
+        target: object = torch
+        for part in path.split(".")[1:]:
+            target = getattr(target, part)
+        assert target is func or target == func, path
 
 
 def test_sizes_spelled_out_are_a_list() -> None:
@@ -198,6 +216,9 @@ def test_what_cannot_be_an_operator_says_why() -> None:
     assert unfit("torch.Tensor.item") == "returns Python values"
     assert unfit("torch.Tensor.__getitem__") == "indexing"
     assert unfit("torch.nn.functional.dropout", {"training": True}) == "random"
+    assert unfit("torch.nn.functional.batch_norm", {"training": True}) == "it updates running statistics or a table"
+    assert unfit("torch.nn.functional.embedding", {"max_norm": 1.0}) == "it updates running statistics or a table"
+    assert unfit("torch.ops.mine.step_") == "writes in place and has no out-of-place form"
     assert unfit("torch.add", {"out": _IMAGE}) == "writes into an `out=` argument"
     assert unfit("torch.nn.functional.softmax") is None
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +77,20 @@ def test_transformers_folder_with_its_own_weights(bert_folder: Path) -> None:
     assert type(loaded.model).__name__ == "BertModel" and loaded.model.config._attn_implementation == "eager"
     assert [path.name for path in loaded.weight_files] == ["model.safetensors"]
     assert all(item.data_ptr() % MAX_ALIGN == 0 for item in loaded.model.parameters() if item.numel())
+
+
+def test_a_hub_name_is_loaded_from_the_local_cache(bert_folder: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "hub" / "models--acme--tiny"
+    shutil.copytree(bert_folder, cache / "snapshots" / "abc")
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("abc")
+    script = ("from pathlib import Path; from forge_tui.engine.sources import load_model; "
+              "from forge_tui.store.project import ModelConfig; loaded = load_model(ModelConfig('hf:acme/tiny'), Path()); "
+              "print(loaded.description); print([str(path) for path in loaded.weight_files])")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True,
+                          cwd=Path(__file__).parents[1], env={**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"})
+    assert "hf:acme/tiny: BertModel" in done.stdout and str(cache / "snapshots" / "abc" / "model.safetensors") in done.stdout
+    assert done.stderr == ""
 
 
 def test_random_weights_are_said_out_loud(bert_folder: Path, tmp_path: Path) -> None:

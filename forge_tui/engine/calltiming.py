@@ -51,7 +51,7 @@ def _device_us(run: Callable[[], Any], repeats: int = 10) -> float:
     from torch.profiler import ProfilerActivity, profile
 
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
         for _ in range(repeats):
             run()
         torch.cuda.synchronize()

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Literal
 from msgspec import Struct
 
 from forge_tui import __version__
+from forge_tui.engine.providers import NAMES
+from forge_tui.store.paths import UserPaths
 
 Status = Literal[
     "ok",
@@ -25,7 +28,8 @@ FREE_BYTES = 2 * 1024 ** 3
 """Below this a project is in danger: captures have a cap of 256 MiB by default, a CUDA image cache one of 512 MiB, and a
 package, a journal and the provider's texts need room too."""
 
-KEYS = {"ANTHROPIC_API_KEY": "provider anthropic", "OPENAI_API_KEY": "provider openai"}
+KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
+"""Providers that need one."""
 
 
 class Finding(Struct, frozen=True):
@@ -174,9 +178,23 @@ def _package(name: str, requirement: str) -> Finding:
 
 
 def _keys() -> list[Finding]:
-    return [Finding(name, "ok", "set") if os.environ.get(name) else
-            Finding(name, "note", "not set", f"export {name}=... to use {purpose}; `builtin` needs no key")
-            for name, purpose in KEYS.items()]
+    return [_key(service, variable) for service, variable in KEYS.items()]
+
+
+def _key(service: str, variable: str) -> Finding:
+    """Whether there is one, and that nobody else may read it."""
+    if os.environ.get(variable, "").strip():
+        return Finding(variable, "ok", "set")
+    file = UserPaths.find().config / "keys" / service
+    try:
+        mode = file.stat().st_mode
+    except OSError:
+        use = f"export {variable}=... or write the key to {file}, to use provider {service}; `builtin` needs no key"
+        return Finding(variable, "note", "not set", use if service in NAMES else
+                       f"not needed: provider {service} is not in this version")
+    if stat.S_IMODE(mode) & 0o077:
+        return Finding(variable, "note", f"in {file}, which others may read", f"chmod 600 {file}")
+    return Finding(variable, "ok", f"in {file}")
 
 
 def _disk(folder: Path) -> Finding:

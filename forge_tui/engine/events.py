@@ -44,6 +44,8 @@ class Captured(Event, tag="captured"):
     variants: int
     offered: int
     forward_us: float
+    captured_at: float = 0.0
+    """As in the cards: tells one capture from the next."""
 
 
 class Selected(Event, tag="selected"):

@@ -17,7 +17,7 @@ from forge_tui import __version__
 from forge_tui.engine import events
 from forge_tui.engine.cards import OperatorFile, Variant, load_operators
 from forge_tui.engine.document import Document
-from forge_tui.engine.halt import Status, StopReason, Watch, reason_of
+from forge_tui.engine.halt import Halted, Status, StopReason, Watch, reason_of
 from forge_tui.engine.judging import Judge, Judges
 from forge_tui.engine.options import RunOptions, Settings, resolve
 from forge_tui.engine.providers import Provider, check_provider, open_provider
@@ -79,6 +79,8 @@ class _Run:
             reason = self._phases()
         except ForgeError as error:
             return self._end("failed", str(error), error.exit_code)
+        except Halted as halted:
+            reason = halted.reason
         except KeyboardInterrupt as interrupt:  # a signal outside the search, where nothing is half recorded
             reason = reason_of(interrupt)
         except Exception as error:  # ours: recorded, then shown by whoever called
@@ -113,6 +115,7 @@ class _Run:
         settings = resolve(self.config, self.options, last.seed if last else None)
         open_policy(settings.policy, settings.seed)
         check_provider(settings.provider)
+        self.watch = Watch(self.paths, settings, self.state)
         self.device = resolve_device(settings.device)
         self.recorder.record(events.RunStarted(
             at=time.time(), run=self.name, host=socket.gethostname(), pid=os.getpid(), version=__version__,
@@ -128,20 +131,27 @@ class _Run:
         cards = load_operators(self.paths)
         kind = "cpu" if self.device == "host" else "device"
         if cards is not None and cards.time_kind == kind and not self.options.fresh:
-            if self.state.captured is None:
+            if self.state.captured is None or self.state.captured.captured_at != cards.captured_at:
                 self._captured(cards)
             return cards
         from forge_tui.engine.capture import capture_project
 
         config = msgspec.structs.replace(self.config, device=DeviceConfig(self.device))
-        cards = capture_project(self.paths, config, lambda text: self.recorder.note("info", text))
+        cards = capture_project(self.paths, config, self._progress)
         self._captured(cards)
         return cards
 
     def _captured(self, cards: OperatorFile) -> None:
         self.recorder.record(events.Captured(
-            at=cards.captured_at or time.time(), variants=len(cards.variants),
-            offered=sum(variant.offered for variant in cards.variants), forward_us=cards.forward_us))
+            at=time.time(), variants=len(cards.variants), offered=sum(variant.offered for variant in cards.variants),
+            forward_us=cards.forward_us, captured_at=cards.captured_at))
+
+    def _progress(self, text: str) -> None:
+        """A line from a phase that takes long. Raises Halted when it should stop here."""
+        self.recorder.note("info", text)
+        reason = self.watch.check(0)
+        if reason is not None and not reason.drains:
+            raise Halted(reason)
 
     def _select(self, cards: OperatorFile, settings: Settings) -> list[Variant]:
         variants = select_variants(cards, settings.ops)
@@ -149,19 +159,19 @@ class _Run:
         return variants
 
     def _search(self, cards: OperatorFile, variants: list[Variant], settings: Settings) -> StopReason:
-        watch = Watch(self.paths, settings, self.state)
         on_host = self.device == "host"
         judges = Judges(lambda workers: self.open_judge(self.paths, self.device, settings, workers, scheduler.note),
                         judge_count(settings, on_host), fresh_each=not on_host)
         scheduler = Scheduler(
-            paths=self.paths, settings=settings, recorder=self.recorder, watch=watch,
+            paths=self.paths, settings=settings, recorder=self.recorder, watch=self.watch,
             policy=open_policy(settings.policy, settings.seed), providers=open_providers(self.paths, settings, cards),
             judges=judges, device=cards.device, modelled=on_host, variants=variants)
-        with watch.listening():
+        with self.watch.listening():
             try:
-                return scheduler.run()
+                reason = scheduler.run()
             finally:
                 scheduler.close()
+        return self.watch.signalled or reason
 
     def _package(self, cards: OperatorFile) -> None:
         """Write the package when a winner changed since the last one was written."""
@@ -186,8 +196,7 @@ class _Run:
         from forge_tui.engine.package.proof import run_in_model
 
         module = next(Path(self.state.packaged.path).glob("forged_*/manifest.toml")).parent
-        agreement = run_in_model(self.paths, self.config, module, "host" if self.device == "host" else "cuda",
-                                 lambda text: self.recorder.note("info", text))
+        agreement = run_in_model(self.paths, self.config, module, "host" if self.device == "host" else "cuda", self._progress)
         self.recorder.record(events.InModel(
             at=time.time(), relative_error=agreement.relative_error, kernel_calls=agreement.kernel_calls,
             fallback_calls=agreement.fallback_calls, detail=f"{agreement.outputs} outputs compared"), sync=True)

@@ -43,6 +43,14 @@ class StopReason(Enum):
         return self in (StopReason.BUDGET, StopReason.UNPRICED)
 
 
+class Halted(Exception):
+    """Raised where a phase other than the search finds that it should stop."""
+
+    def __init__(self, reason: StopReason) -> None:
+        super().__init__(reason.sentence)
+        self.reason = reason
+
+
 SIGNALS = {signal.SIGHUP: StopReason.HANGUP, signal.SIGINT: StopReason.INTERRUPT, signal.SIGTERM: StopReason.TERMINATED}
 
 
@@ -59,7 +67,8 @@ class Watch:
         self.settings = settings
         self.state = state
         self.started = time.monotonic()
-        self._signalled: StopReason | None = None
+        self.signalled: StopReason | None = None
+        """A signal that came while `listening`."""
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -71,7 +80,7 @@ class Watch:
         before = {number: signal.getsignal(number) for number in SIGNALS}
 
         def note(number: int, frame: object) -> None:
-            self._signalled = SIGNALS[signal.Signals(number)]
+            self.signalled = SIGNALS[signal.Signals(number)]
             signal.signal(number, before[number])
 
         for number, handler in before.items():
@@ -85,8 +94,8 @@ class Watch:
 
     def check(self, asking: int) -> StopReason | None:
         """Why to stop now, if so. asking: replies in flight, whose cost is yet to come."""
-        if self._signalled is not None:
-            return self._signalled
+        if self.signalled is not None:
+            return self.signalled
         if self.paths.stop_request.exists():
             return StopReason.STOPPED
         limit = self.settings.time_limit_s

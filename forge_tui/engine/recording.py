@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -16,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from forge_tui.engine.cards import CallForm, variant_key
 from forge_tui.engine.operators import (
-    BindError, bind, canonical, describe, flatten_outputs, function_path, is_attribute, named_tensors, to_value, unfit,
+    BindError, bind, canonical, describe, flatten_outputs, function_path, is_attribute, is_plain, named_tensors, to_value, unfit,
     writes_input,
 )
 from forge_tui.engine.operators.fitness import VIEW
@@ -25,6 +26,7 @@ from forge_tui.specs import Call, Items, Opaque, TensorSpec, Value
 
 UNSEEN = "called from code that is not visible (TorchScript, C++)"
 UNBOUND = "its arguments fit no known signature"
+NOT_PLAIN = "its result is no plain tensor (a subclass, sparse, quantized)"
 PARTLY_VIEW = "part of its result is a view"
 
 
@@ -56,13 +58,13 @@ class WeightNames:
         self.tensors: dict[str, torch.Tensor] = {}
         self._versions: dict[str, int] = {}
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if tensor.layout == torch.strided and tensor.numel():
+            if is_plain(tensor) and tensor.numel():
                 self._names.setdefault(_identity(tensor), name)
                 self.tensors[name] = tensor
                 self._versions[name] = tensor._version
 
     def name(self, tensor: torch.Tensor) -> str | None:
-        return self._names.get(_identity(tensor)) if tensor.layout == torch.strided else None
+        return self._names.get(_identity(tensor)) if is_plain(tensor) else None
 
     def changed(self) -> set[str]:
         """Those written since the recording began: a reference to them would not give what the call saw."""
@@ -90,6 +92,20 @@ class _ModulePath:
     def leave(self, *_: Any) -> None:
         if self._stack:
             self._stack.pop()
+
+
+@dataclass
+class _Made:
+    """One call on its way."""
+
+    name: str
+    bound: dict[str, Any]
+    inputs: dict[str, torch.Tensor]
+    """By kernel-file name."""
+    before: dict[str, torch.Tensor]
+    """The same as they were before the call; empty where an in-place input was too large to copy."""
+    written: bool
+    form: CallForm | None
 
 
 class Recorder(TorchFunctionMode):
@@ -129,25 +145,49 @@ class Recorder(TorchFunctionMode):
     def _call(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         name = canonical(func)
         if name is None:
-            return func(*args, **kwargs)
+            return self._unknown(func, args, kwargs)
+        try:
+            made, reason = self._prepare(func, name, args, kwargs)
+        except Exception as error:  # the model's forward must not fail for what cannot be described: it is listed
+            made, reason = None, f"it cannot be described: {error}"
+        result = func(*args, **kwargs)
+        if made is not None:
+            try:
+                reason = self._finish(made, flatten_outputs(result))
+            except Exception as error:  # as above
+                reason = f"it cannot be described: {error}"
+        if reason:
+            self.forward_skipped[name, reason] += 1
+        return result
+
+    def _unknown(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """A function of nobody's that takes part in torch's override protocol: what it calls inside is not visible."""
+        result = func(*args, **kwargs)
+        if flatten_outputs(result):
+            name = f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', func)}"
+            self.forward_skipped[name, "no operator of torch"] += 1
+        return result
+
+    def _prepare(self, func: Any, name: str, args: Any, kwargs: Mapping[str, Any]) -> tuple[_Made | None, str]:
+        """Before the call: its arguments by name, and copies of what it will overwrite; or why it is left out."""
         bound, reason = _bound(func, name, args, kwargs)
         if bound is None:
-            self.forward_skipped[name, reason] += 1
-            return func(*args, **kwargs)
+            return None, reason
         inputs = dict(named_tensors(bound))
         written = writes_input(func, args, kwargs)
         before = self._before(inputs) if written else inputs
-        result = func(*args, **kwargs)
-        outputs = flatten_outputs(result)
-        reason = "" if written else _reason_after(inputs, outputs)
-        aliases = {"out": "input"} if written else {}
-        call = describe(name, bound, outputs, self.weights.name, aliases)
+        return _Made(name, bound, inputs, before, written, call_form(func, args, kwargs, inputs)), ""
+
+    def _finish(self, made: _Made, outputs: tuple[torch.Tensor, ...]) -> str:
+        """After the call: records it, or says why not."""
+        if not all(is_plain(tensor) for tensor in outputs):
+            return NOT_PLAIN
+        reason = "" if made.written else _reason_after(made.inputs, outputs)
+        call = describe(made.name, made.bound, outputs, self.weights.name, {"out": "input"} if made.written else {})
         reason = reason or _reason_of(call)
-        if reason:
-            self.forward_skipped[name, reason] += 1
-        else:
-            self._record(call, func, args, kwargs, inputs, before)
-        return result
+        if not reason:
+            self._record(call, made)
+        return reason
 
     def _before(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Copies of what an in-place call may overwrite: its input and all that shares memory with it."""
@@ -158,21 +198,18 @@ class Recorder(TorchFunctionMode):
         return {name: copy_layout(tensor) if tensor.untyped_storage().data_ptr() == storage else tensor
                 for name, tensor in inputs.items()}
 
-    def _record(self, call: Call, func: Any, args: Any, kwargs: Mapping[str, Any], inputs: dict[str, torch.Tensor],
-                before: dict[str, torch.Tensor]) -> None:
+    def _record(self, call: Call, made: _Made) -> None:
         key = variant_key(call)
         seen = self.recording.variants.setdefault(key, Seen(call))
         seen.modules.setdefault(self._path.current)
         self.forward_calls[key] += 1
-        form = call_form(func, args, kwargs, inputs)
-        if form is not None:
-            seen.forms.setdefault(_form_key(form), form)
-        specs = dict(call.tensors())
+        if made.form is not None:
+            seen.forms.setdefault(msgspec.msgpack.encode(made.form), made.form)
         # A copy made before an in-place call is no longer the parameter's own memory: it is kept as a tensor.
-        weights = {name: spec.weight for name, spec in specs.items() if spec.weight and before.get(name) is inputs[name]}
-        tensors = {name: tensor for name, tensor in before.items() if name not in weights}
-        if before:
-            self.keeper.offer(key, tensors, weights)
+        weights = {name: spec.weight for name, spec in call.tensors()
+                   if spec.weight and made.before.get(name) is made.inputs[name]}
+        if made.before:
+            self.keeper.offer(key, {name: tensor for name, tensor in made.before.items() if name not in weights}, weights)
 
 
 class _Seen(TorchFunctionMode):
@@ -229,9 +266,6 @@ def _reason_after(inputs: Mapping[str, torch.Tensor], outputs: tuple[torch.Tenso
     """What only the results tell: no tensors at all, or memory of an input."""
     if not outputs:
         return "returns Python values"
-    plain = [tensor for tensor in outputs if tensor.layout == torch.strided]
-    if len(plain) < len(outputs):
-        return "its result is not a plain tensor"
     owned = {tensor.untyped_storage().data_ptr() for tensor in inputs.values() if tensor.numel()}
     views = [tensor.untyped_storage().data_ptr() in owned for tensor in outputs if tensor.numel()]
     if views and all(views):
@@ -272,12 +306,6 @@ def call_form(func: Any, args: Any, kwargs: Mapping[str, Any], inputs: Mapping[s
         names.append((left.pop(0) if len(left) > 1 else left[0]) if left else "")
     return CallForm(path, tuple(to_value(value) for value in args), {key: to_value(value) for key, value in kwargs.items()},
                     tuple(names))
-
-
-def _form_key(form: CallForm) -> bytes:
-    import msgspec
-
-    return msgspec.msgpack.encode(form)
 
 
 def outputs_agree(call: Call, outputs: tuple[torch.Tensor, ...]) -> str:

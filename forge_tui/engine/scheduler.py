@@ -140,7 +140,7 @@ class Scheduler:
         provider = self.providers[-1]
         self.recorder.record(events.Proposed(
             at=time.time(), node=node.id, variant=search.variant.key, parent=node.parent.id or None,
-            strategy=node.strategy, provider=provider.name, model=self.settings.llm, origin=node.origin))
+            strategy=node.strategy, provider=provider.name, model=provider.llm, origin=node.origin))
         return provider
 
     def _fill(self) -> None:
@@ -161,7 +161,7 @@ class Scheduler:
             name = f"{search.variant.key}/{len(search.tree.nodes) + 1}"
             self.recorder.record(events.Proposed(
                 at=time.time(), node=name, variant=search.variant.key, parent=parent, strategy=move.strategy,
-                provider=provider.name, model=self.settings.llm, origin=move.origin))
+                provider=provider.name, model=provider.llm, origin=move.origin))
             self._ask(search, search.tree.nodes[name], provider)
             return True
         return False

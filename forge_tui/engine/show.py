@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterable
 
 from msgspec import Struct
@@ -10,6 +9,7 @@ from msgspec import Struct
 from forge_tui.engine.cards import OperatorFile, Variant
 from forge_tui.engine.judge.verdict import Verdict
 from forge_tui.engine.search.tree import Node, Tree
+from forge_tui.engine.selection import matches
 from forge_tui.engine.state import RunState
 from forge_tui.errors import ProjectError
 from forge_tui.specs import Call, Dtype, Items, Opaque, TensorSpec, Value
@@ -59,8 +59,8 @@ class CandidateView(Struct, frozen=True):
 
 
 def find_variant(cards: OperatorFile, wanted: str) -> Variant:
-    """By key, beginning of a key, name (`softmax` or in full) or pattern. Raises ProjectError when none or several fit."""
-    found = [variant for variant in cards.variants if _fits(variant, wanted)]
+    """The one variant that a pattern (as `--ops` takes) names. Raises ProjectError when none or several fit."""
+    found = [variant for variant in cards.variants if matches(variant, wanted)]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -69,12 +69,6 @@ def find_variant(cards: OperatorFile, wanted: str) -> Variant:
                            "the capture found no operators: look at the model's inputs")
     listed = "\n".join(f"    {variant.key}  {signature(variant.call)}" for variant in found)
     raise ProjectError(f"{len(found)} variants fit", where=wanted, cure=f"name one by its key:\n{listed}")
-
-
-def _fits(variant: Variant, wanted: str) -> bool:
-    name = variant.operator
-    return (variant.key.startswith(wanted) or name == wanted or name.rpartition(".")[2] == wanted
-            or fnmatch.fnmatchcase(name, wanted))
 
 
 def find_node(tree: Tree | None, wanted: str, variant: str) -> Node:
@@ -166,7 +160,7 @@ def render_verdict(verdict: Verdict) -> list[str]:
     for check in verdict.checks:
         figure = f" {check.figure:.3g}" if check.figure is not None else ""
         allowed = f" (allowed {check.allowed:.3g})" if check.allowed is not None else ""
-        detail = f"  {check.detail}" if check.detail else ""
+        detail = f"  {check.detail}" if check.detail and check.detail not in verdict.sentence else ""
         lines.append(f"  {'passed' if check.passed else 'FAILED'}  {check.name}{figure}{allowed}{detail}")
     if verdict.worst:
         worst = verdict.worst

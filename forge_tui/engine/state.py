@@ -140,6 +140,7 @@ class RunState:
         self.activity = "starting"
 
     def _captured(self, event: events.Captured) -> None:
+        self.package_stale = self.captured is not None
         self.captured = event
         self.activity = ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import sqrt
+from math import inf, sqrt
 
 import torch
 
@@ -20,43 +20,48 @@ def statistics(tensors: Sequence[torch.Tensor]) -> Statistics:
 
     `mean` and `std` leave out the elements counted by `lowest`, which would drown everything else.
     """
-    low, high, count, zeros, finite = float("inf"), float("-inf"), 0, 0, 0
-    integral = True
+    count, zeros, finite = 0, 0, _Moments()
     for part in _parts(tensors):
-        good = part[torch.isfinite(part)]
         count += part.numel()
-        finite += good.numel()
         zeros += int((part == 0).sum())
-        if good.numel():
-            low, high = min(low, float(good.min())), max(high, float(good.max()))
-            integral = integral and bool((good == good.round()).all())
-    if not count or not finite:
+        finite.add(part[good] if not (good := torch.isfinite(part)).all() else part)
+    if not finite.number:
         return Statistics(0.0, 0.0, 0.0, 0.0, zeros / count if count else 0.0, 1.0 if count else 0.0, False, False)
-    mean, std, masked = _moments(tensors, low)
-    return Statistics(low, high, mean, std, zeros / count, 1 - finite / count, integral,
-                      all(_sorted_last(tensor) for tensor in tensors), masked / count)
+    values, masked = finite, 0
+    if finite.low <= MASK_VALUE:
+        masked = sum(int((part == finite.low).sum()) for part in _parts(tensors))
+    if masked > 1:
+        values = _Moments()
+        for part in _parts(tensors):
+            values.add(part[torch.isfinite(part) & (part != finite.low)])
+    return Statistics(finite.low, finite.high, values.mean if values.number else finite.low, values.std, zeros / count,
+                      1 - finite.number / count, finite.integral, all(_sorted_last(tensor) for tensor in tensors),
+                      masked / count if masked > 1 else 0.0)
 
 
-def _moments(tensors: Sequence[torch.Tensor], low: float) -> tuple[float, float, int]:
-    """Mean, standard deviation and the number of elements at a mask's fill value; two passes, for accuracy."""
-    masked = 0
-    if low <= MASK_VALUE:
-        masked = sum(int((part == low).sum()) for part in _parts(tensors))
-        masked = masked if masked > 1 else 0
-    number, total = 0, 0.0
-    for part in _parts(tensors):
-        kept = _kept(part, low, masked)
-        number, total = number + kept.numel(), total + float(kept.sum())
-    if not number:
-        return low, 0.0, masked
-    mean = total / number
-    square = sum(float(((_kept(part, low, masked) - mean) ** 2).sum()) for part in _parts(tensors))
-    return mean, sqrt(square / number), masked
+class _Moments:
+    """Extremes, mean and variance of values that come in pieces, by Chan's pairwise update."""
 
+    def __init__(self) -> None:
+        self.number, self.mean, self._squares = 0, 0.0, 0.0
+        self.low, self.high, self.integral = inf, -inf, True
 
-def _kept(part: torch.Tensor, low: float, masked: int) -> torch.Tensor:
-    keep = torch.isfinite(part)
-    return part[keep & (part != low)] if masked else part[keep]
+    @property
+    def std(self) -> float:
+        return sqrt(self._squares / self.number) if self.number else 0.0
+
+    def add(self, part: torch.Tensor) -> None:
+        number = part.numel()
+        if not number:
+            return
+        variance, mean = (float(item) for item in torch.var_mean(part, correction=0))
+        apart, total = mean - self.mean, self.number + number
+        self.mean += apart * number / total
+        self._squares += variance * number + apart * apart * self.number * number / total
+        self.number = total
+        low, high = (float(item) for item in torch.aminmax(part))
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        self.integral = self.integral and bool((part == part.round()).all())
 
 
 def _parts(tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:

@@ -17,12 +17,14 @@ from forge_tui.engine.operators.fitness import unfit
 from forge_tui.engine.operators.formulas import bytes_moved, operations
 from forge_tui.engine.operators.independence import IndependentDim, independent_dims
 from forge_tui.engine.operators.names import canonical, function_path, is_attribute
-from forge_tui.engine.operators.values import describe, flatten_outputs, materialize, named_tensors, tensor_spec, to_value
+from forge_tui.engine.operators.values import (
+    describe, flatten_outputs, is_plain, materialize, named_tensors, tensor_spec, to_value,
+)
 from forge_tui.errors import ProjectError
 
 __all__ = ["BindError", "IndependentDim", "Operator", "bind", "bytes_moved", "canonical", "describe", "flatten_outputs",
-           "function_path", "independent_dims", "is_attribute", "lookup", "materialize", "named_tensors", "operations",
-           "parameters", "tensor_spec", "to_value", "unfit", "writes_input"]
+           "function_path", "independent_dims", "is_attribute", "is_plain", "lookup", "materialize", "named_tensors",
+           "operations", "parameters", "tensor_spec", "to_value", "unfit", "writes_input"]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ INDEXING = "indexing"
 CONTROL = "changes state, not values"
 DATA_DEPENDENT = "the result's shape depends on values"
 OUT_ARGUMENT = "writes into an `out=` argument"
+IN_PLACE_ONLY = "writes in place and has no out-of-place form"
+UPDATES = "it updates running statistics or a table"
 COPY_INTO = "writes into a part of another tensor"
 
 
@@ -62,6 +64,8 @@ def unfit(name: str, arguments: Mapping[str, Any] | None = None) -> str | None:
     capture, and are not listed here.
     """
     reason = _REASONS.get(name)
+    if reason is None and name.endswith("_") and not name.endswith("__"):
+        reason = IN_PLACE_ONLY
     if reason is not None or arguments is None:
         return reason
     if arguments.get("out") is not None:
@@ -72,10 +76,19 @@ def unfit(name: str, arguments: Mapping[str, Any] | None = None) -> str | None:
         return RANDOM
     if name == "torch.nn.functional.multi_head_attention_forward" and arguments.get("training") and arguments.get("dropout_p"):
         return RANDOM
-    if arguments.get("training") and name.endswith(("batch_norm", "instance_norm")):
-        return "training: it updates running statistics"
+    if _updates(name, arguments):
+        return UPDATES
     if name == "torch.repeat_interleave" and not isinstance(arguments.get("repeats"), int):
         return DATA_DEPENDENT
     if name == "torch.where" and "other" not in arguments:
         return DATA_DEPENDENT
     return None
+
+
+def _updates(name: str, arguments: Mapping[str, Any]) -> bool:
+    """Functions that write an argument although their name does not say so."""
+    if name.endswith(".batch_norm"):
+        return bool(arguments.get("training"))
+    if name.endswith(".instance_norm"):
+        return bool(arguments.get("use_input_stats")) and arguments.get("running_mean") is not None
+    return name.endswith((".embedding", ".embedding_bag")) and arguments.get("max_norm") is not None

@@ -19,6 +19,7 @@ DUNDERS = {
     "and": "bitwise_and", "rand": "bitwise_and", "iand": "bitwise_and_", "or": "bitwise_or", "ror": "bitwise_or",
     "ior": "bitwise_or_", "xor": "bitwise_xor", "rxor": "bitwise_xor", "ixor": "bitwise_xor_",
     "invert": "bitwise_not", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
+    "ilshift": "bitwise_left_shift_", "irshift": "bitwise_right_shift_",
     "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne",
     "neg": "neg", "pos": "positive", "abs": "abs",
 }

@@ -21,6 +21,14 @@ def describe(operator: str, arguments: Mapping[str, Any], outputs: tuple[torch.T
                 tuple(tensor_spec(tensor) for tensor in outputs), dict(aliases or {}))
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is memory with strides and nothing more: no subclass, no sparse, quantized or meta tensor, and none
+    that a functorch transform (vmap, grad) has wrapped."""
+    return (type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and tensor.layout == torch.strided
+            and not tensor.is_quantized and tensor.device.type != "meta"
+            and not torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
 def tensor_spec(tensor: torch.Tensor, weight: str | None = None) -> TensorSpec:
     return TensorSpec(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(tensor.stride()),
                       alignment(tensor), weight)
@@ -28,14 +36,14 @@ def tensor_spec(tensor: torch.Tensor, weight: str | None = None) -> TensorSpec:
 
 def alignment(tensor: torch.Tensor) -> int:
     """Largest power of two that divides the first element's address, at most MAX_ALIGN."""
-    address = 0 if tensor.device.type == "meta" else tensor.data_ptr()
-    return min(MAX_ALIGN, address & -address) if address and tensor.numel() else MAX_ALIGN
+    address = tensor.data_ptr() if tensor.numel() else 0
+    return min(MAX_ALIGN, address & -address) if address else MAX_ALIGN
 
 
 def to_value(value: Any, weight_name: Callable[[torch.Tensor], str | None] = lambda tensor: None) -> Value:
     """One argument as a record. What no kernel can use becomes `Opaque`."""
     if isinstance(value, torch.Tensor):
-        return tensor_spec(value, weight_name(value)) if value.layout == torch.strided else Opaque(f"{value.layout} tensor")
+        return tensor_spec(value, weight_name(value)) if is_plain(value) else Opaque(f"{type(value).__name__}, {value.layout}")
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -87,7 +95,7 @@ def named_tensors(arguments: Mapping[str, Any]) -> Iterator[tuple[str, torch.Ten
 
 def _named(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
-        if value.layout == torch.strided:
+        if is_plain(value):
             yield name, value
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):

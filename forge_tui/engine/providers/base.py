@@ -98,6 +98,8 @@ class Provider(ABC):
     """
 
     name: ClassVar[str]
+    llm: str = ""
+    """The model asked, where there is one to name."""
     deadline_s: float = 600.0
     """Of one `propose`."""
 

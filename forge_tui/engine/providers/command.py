@@ -10,12 +10,15 @@ import subprocess
 import tempfile
 import threading
 import time
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO
 
 from forge_tui.engine.prompts import Prompt
 from forge_tui.engine.providers.base import Ask, Cancelled
 from forge_tui.engine.providers.text import Completion, TextProvider
 from forge_tui.errors import ProjectError, ProviderError
+from forge_tui.store.atomic import writing
 
 MAX_REPLY_BYTES = 4 * 1024 * 1024
 """A kernel file is some kilobytes; a program that writes more than this does not stop by itself."""
@@ -46,9 +49,10 @@ class CommandProvider(TextProvider):
                                cure="write `--provider 'command:PROGRAM ARGUMENTS'`")
 
     def complete(self, prompt: Prompt, ask: Ask, cancel: threading.Event) -> Completion:
-        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
-            stdin.write(prompt.text.encode())
-            stdin.seek(0)
+        with TemporaryFile(buffering=0) as stdin, TemporaryFile() as stdout, TemporaryFile() as stderr:
+            with writing(Path(tempfile.gettempdir())):
+                _write_all(stdin, prompt.text.encode())
+                stdin.seek(0)
             process = self._start(stdin, stdout, stderr, ask)
             try:
                 self._wait(process, stdout, stderr, cancel)
@@ -85,6 +89,13 @@ class CommandProvider(TextProvider):
             if time.monotonic() > deadline:
                 raise ProviderError(f"no reply within {self.deadline_s:g} s; the program was ended{_last_words(stderr)}",
                                     where=self.arguments[0], cure="make it answer sooner")
+
+
+def _write_all(file: BinaryIO, data: bytes) -> None:
+    """Into an unbuffered file: a buffer would fail a second time, on closing, where the disk is full."""
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view):]
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +66,7 @@ def build_from_config(config: ModelConfig, location: str, dtype: torch.dtype | N
 
 
 def load_gguf(config: ModelConfig, path: Path, dtype: torch.dtype | None) -> LoadedModel:
-    """A GGUF file, dequantized by transformers."""
+    """A GGUF file, dequantized by transformers; a causal language model where the file names no class."""
     for package in ("gguf", "accelerate"):
         if importlib.util.find_spec(package) is None:
             raise MissingEnvironment(f"a GGUF model needs the package {package!r}", where=str(path),
@@ -72,8 +74,10 @@ def load_gguf(config: ModelConfig, path: Path, dtype: torch.dtype | None) -> Loa
     transformers = quiet_transformers()
     folder, options = str(path.parent), {"gguf_file": path.name}
     settings = _read_config(transformers, config, folder, options)
-    target = _model_class(transformers, config, settings)
-    model, _ = _from_pretrained(target, config, folder, {**options, **_common(config, dtype)})
+    named = config.model_class or getattr(settings, "architectures", None)
+    target = _model_class(transformers, config, settings) if named else transformers.AutoModelForCausalLM
+    with redirect_stderr(io.StringIO()):  # its progress bar knows no switch
+        model, _ = _from_pretrained(target, config, folder, {**options, **_common(config, dtype)})
     return LoadedModel(model, config.source, folder=str(path))
 
 

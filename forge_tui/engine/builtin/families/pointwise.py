@@ -13,6 +13,8 @@ from forge_tui.specs import Call, TensorSpec
 
 MAX_RANK = 5
 """Dimensions left after merging that the strided template is made for."""
+LONGEST_ROW = 1 << 20
+"""Elements of a repeated row: its chunks of 32 are the grid's second axis, of at most 65,535 blocks."""
 MANY = 1 << 20
 """Elements from which a device is full even when every thread makes several vectors."""
 
@@ -99,12 +101,12 @@ def _rows(call: Call, function: Function, specs: dict[str, TensorSpec], shared: 
         tail = _repeated_tail(specs[row], out)
         if not (tail and specs[other].shape == out.shape and specs[other].contiguous and out.contiguous):
             continue
-        if specs[row].numel < 32:
+        if not 32 <= specs[row].numel <= LONGEST_ROW:
             continue
         guards = [f"{name}.contiguous" for name in (row, other, "out")]
         guards += [f"{row}.shape[-{k}] == out.shape[-{k}]" for k in range(1, tail + 1)]
         guards += [f"{row}.numel == {' * '.join(f'out.shape[-{k}]' for k in range(1, tail + 1))}",
-                   f"{other}.numel == out.numel", *function.guards]
+                   f"{other}.numel == out.numel", f"{row}.numel <= {LONGEST_ROW}", *function.guards]
         elements = {row: "shared_row[j]", other: "x[r][j]"}
         yield Recipe("pointwise_rows", "access", "the repeated row stays in registers while a thread walks down the rows",
                      {**{key: value for key, value in shared.items() if key != "OPERAND_COUNT"},

@@ -10,6 +10,8 @@ from forge_tui.specs import Call, Items, TensorSpec
 
 TILE_OUTPUTS = 256
 """Outputs of a plane from which a tile in shared memory has work for a whole block."""
+SHARED_PLANE = 4096
+"""Elements of a plane up to which several planes fit the shared memory of a block."""
 UNROLLED = 64
 """Elements of a window that the templates for one layout unroll; larger ones go to the general template."""
 
@@ -75,7 +77,8 @@ def windows(call: Call) -> Iterator[Recipe]:
         yield Recipe("pool2d_channels_last", "vectorization", "several neighbouring channels of one output in a thread", unrolled)
     yield Recipe("pool2d_window", "access", "outputs in memory order, the window unrolled, overlaps met in the L1", values)
     plane = out.shape[-1] * out.shape[-2]
-    if source.contiguous and out.contiguous and area <= UNROLLED and plane >= TILE_OUTPUTS:
+    small = max(source.numel, out.numel) < 1 << 31
+    if source.contiguous and out.contiguous and area <= UNROLLED and plane >= TILE_OUTPUTS and small:
         reach = [f'reach_{axis} = "(kernel_size[{i}] - 1) * {f"dilation[{i}]" if maximum else "1"} + 1"'
                  for i, axis in enumerate("hw")]
         yield Recipe("pool2d_tile", "tiling", "the input under a tile of outputs once in shared memory",
@@ -91,9 +94,9 @@ def adaptive(call: Call) -> Iterator[Recipe]:
     if out.shape[-2:] == (1, 1):
         plane = source.shape[-1] * source.shape[-2]
         if source.contiguous and out.contiguous:
-            tile = Recipe("avgpool_tile", "tiling", "a block's planes in shared memory by asynchronous copies, a few lanes a plane")
+            tile = Recipe("avgpool_tile", "tiling", "a block's planes in shared memory by 16-byte copies, a few lanes a plane")
             lanes = Recipe("avgpool_lanes", "access", "lanes on one plane, straight from global memory, merged by shuffles")
-            yield from (tile, lanes) if plane <= 256 else (lanes, tile)
+            yield from (tile, lanes) if plane <= 256 else (lanes, tile) if plane <= SHARED_PLANE else (lanes,)
         elif channels_last(source) and dense_order(source):
             yield Recipe("avgpool_channels_last", "reordering", "threads along the channels, the places of the plane split and merged")
     yield Recipe("adaptive_avgpool", "access", "any output size and strides, one or several lanes on an output")

@@ -76,8 +76,11 @@ adaptive_avgpool(const DTYPE_input* __restrict__ input, DTYPE_out* __restrict__ 
     const int across = right - left, count = (bottom - top) * across;
     float sum = 0.f;
     if (LANES == 1) {
-        for (int y = top; y < bottom; ++y)
-            for (int c = left; c < right; ++c) sum += forge::to_float(x[(index_t)y * IN_ROW + (index_t)c * IN_COL]);
+        for (int y = top; y < bottom; ++y) {
+            float part = 0.f;                       // row by row: shorter sums lose fewer digits
+            for (int c = left; c < right; ++c) part += forge::to_float(x[(index_t)y * IN_ROW + (index_t)c * IN_COL]);
+            sum += part;
+        }
     } else {
         for (int e = lane; e < count; e += LANES)
             sum += forge::to_float(x[(index_t)(top + e / across) * IN_ROW + (index_t)(left + e % across) * IN_COL]);

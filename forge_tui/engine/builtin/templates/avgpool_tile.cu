@@ -3,7 +3,8 @@ format = 1
 operator = "@OPERATOR@"
 
 # Mean of whole contiguous planes. The planes of a block are one contiguous span: it goes to shared memory by 16-byte
-# copies that hold no registers (cp.async), so all of it is in flight at once; then LANES threads add up each plane.
+# copies, several of a thread in flight (with ASYNC all of them: cp.async holds no registers); then LANES threads add up
+# each plane.
 
 [let]
 cols = "input.shape[-1] * input.shape[-2]"
@@ -12,11 +13,13 @@ planes = "out.numel"
 [tune]
 PLANES = [32, 16, 64, 8, 128]           # planes of one block
 LANES = [4, 2, 8, 1, 16]                # threads on one plane
+ASYNC = [0, 1]                          # 1: copies by cp.async
 
 [require]
 call = ["input.contiguous", "out.contiguous", "out.shape[-1] == 1", "out.shape[-2] == 1", "planes <= 2 ** 30"]
 shared = "PLANES * cols * input.itemsize <= max_shared"
 block = "PLANES * LANES >= 64 and PLANES * LANES <= 512"
+async = "ASYNC == 0 or (input.align >= 16 and PLANES * cols * input.itemsize % 16 == 0)"
 busy = "LANES <= max(cols // 4, 1)"     # a few elements for every thread
 
 [define]
@@ -42,12 +45,19 @@ avgpool_tile(const DTYPE_input* __restrict__ input, DTYPE_out* __restrict__ out,
     int copied = 0;
     if (WHOLE) {
         constexpr int VEC = 16 / sizeof(DTYPE_input);
-        for (int i = threadIdx.x * VEC; i + VEC <= count; i += THREADS * VEC) forge::copy_async<16>(tile + i, from + i);
         copied = count / VEC * VEC;
-        forge::copy_async_commit();
+#pragma unroll 8
+        for (int i = threadIdx.x * VEC; i < copied; i += THREADS * VEC) {
+            if (ASYNC) forge::copy_async<16>(tile + i, from + i);
+            else *reinterpret_cast<uint4*>(tile + i) = __ldcs(reinterpret_cast<const uint4*>(from + i));
+        }
     }
+#pragma unroll 8
     for (int i = copied + threadIdx.x; i < count; i += THREADS) tile[i] = from[i];
-    forge::copy_async_wait();
+    if (ASYNC) {
+        forge::copy_async_commit();
+        forge::copy_async_wait();
+    }
     __syncthreads();
     const int plane = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     float sum[4] = {0.f, 0.f, 0.f, 0.f};            // four chains hide the latency of the additions
