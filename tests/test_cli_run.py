@@ -58,7 +58,7 @@ def test_a_source_gets_a_project_and_the_next_run_finds_it(tmp_path: Path) -> No
     document = msgspec.json.decode(again.stdout, type=Document)
     assert (document.schema_version, document.status, document.time_kind) == (SCHEMA_VERSION, "done", "modelled")
     assert [item.operator for item in document.operators] == ["torch.cumprod"]
-    assert document.operators[0].status == "skipped" and "no kernel is on offer" in document.operators[0].reason
+    assert document.operators[0].status == "skipped" and "no kernel for this operator ships" in document.operators[0].reason
     assert document.cost_usd == 0 and document.error is None and document.package is None
     shown = forge("show", "net-forge", "--json", cwd=tmp_path)
     assert msgspec.json.decode(shown.stdout, type=Document).operators == document.operators

@@ -147,11 +147,11 @@ class _Run:
             forward_us=cards.forward_us, captured_at=cards.captured_at))
 
     def _progress(self, text: str) -> None:
-        """A line from a phase that takes long. Raises Halted when it should stop here."""
+        """A line from a phase that takes long. Raises Halted on a stop request; a limit does not cut such a phase, since
+        what it did would be lost and the next run no further."""
         self.recorder.note("info", text)
-        reason = self.watch.check(0)
-        if reason is not None and not reason.drains:
-            raise Halted(reason)
+        if self.paths.stop_request.exists():
+            raise Halted(StopReason.STOPPED)
 
     def _select(self, cards: OperatorFile, settings: Settings) -> list[Variant]:
         variants = select_variants(cards, settings.ops)
