@@ -51,6 +51,8 @@ def test_the_first_sample_of_every_variant_goes_before_second_ones() -> None:
     assert [len(keeper.kept[key]) for key in ("big", "small")] == [2, 2] and keeper.used == 960
     assert keeper.offer("late", {"input": torch.zeros(60)}, {})
     assert [len(keeper.kept[key]) for key in ("big", "small", "late")] == [1, 2, 1], "the largest spare one made room"
+    assert keeper.offer("later", {"input": torch.zeros(90)}, {}) and len(keeper.kept["big"]) == 0, "a larger first one did"
+    assert len(keeper.kept["small"]) == 1
     assert not keeper.offer("huge", {"input": torch.zeros(300)}, {}) and keeper.used <= 1000
 
 

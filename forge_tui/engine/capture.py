@@ -149,8 +149,8 @@ class Capture:
         call = seen.call
         if not kept:
             size = sum(spec.span for _, spec in call.tensors() if not spec.weight)
-            return 0.0, (f"its inputs ({size / 2**20:.0f} MB) do not fit the capture's byte cap of "
-                         f"{self.recorder.keeper.byte_cap / 2**20:.0f} MB")
+            return 0.0, (f"its inputs ({size / 2**20:.1f} MB) do not fit into what is kept of all variants: raise [capture] "
+                         f"byte_cap, now {self.recorder.keeper.byte_cap / 2**20:.1f} MB")
         if all(spec.numel == 0 for spec in call.outputs):
             return 0.0, "its result is empty"
         changed = sorted({name for sample in kept for name in sample.weights.values()} & self._changed)

@@ -78,7 +78,10 @@ def _same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 @dataclass
 class SampleKeeper:
-    """Decides which calls are kept. The first sample of every variant goes before any second one."""
+    """Decides which calls are kept: as many variants as possible.
+
+    The first sample of every variant goes before any second one, and a smaller first sample before a larger one.
+    """
 
     most: int
     """Samples of one variant."""
@@ -102,9 +105,10 @@ class SampleKeeper:
         return True
 
     def _make_room(self, size: int) -> None:
-        """Gives up second samples, the largest first, as far as the first sample of another variant needs it."""
+        """For the first sample of another variant: gives up second samples, then larger first ones, the largest first."""
         while self.used + size > self.byte_cap:
             spare = [samples for samples in self.kept.values() if len(samples) > 1]
+            spare = spare or [samples for samples in self.kept.values() if samples and samples[0].bytes > size]
             if not spare:
                 return
             self.used -= max(spare, key=lambda samples: samples[-1].bytes).pop().bytes
