@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forge_tui.engine.builtin.families.layout import FLOATS, memory_order, product, quoted
-from forge_tui.engine.builtin.families.pointwise import items_list
+from forge_tui.engine.builtin.families.pointwise import MANY
 from forge_tui.engine.builtin.registry import Recipe, offers
 from forge_tui.specs import Call, Items, TensorSpec
 
@@ -77,7 +77,7 @@ def _recipe(source: TensorSpec, out: TensorSpec, mode: str, padded: int, groups:
 
     return Recipe("pad_any", "vectorization", "outputs in memory order, whole vectors from the input or of padding", {
         "LET": "\n".join(let), "DEFINE": "\n".join(define), "GUARD": quoted(guards), "ALIGNED": quoted(aligned),
-        "REACHED": f"max({', '.join(spans)})", "ITEMS": items_list(out), "SOURCE": SOURCES[mode],
+        "REACHED": f"max({', '.join(spans)})", "ITEMS": "[4, 2, 1]" if out.numel >= MANY else "[1, 2]", "SOURCE": SOURCES[mode],
         "VALUE": "value if present(value) else 0" if mode == "constant" else "0", "RANK": str(len(groups)),
         "SIZES": listed("N"), "INPUTS": listed("M"), "BEFORES": listed("BEFORE"), "IN_STEPS": listed("IN_STEP"),
         "OUT_STEPS": listed("OUT_STEP"),

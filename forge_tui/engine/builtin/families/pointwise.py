@@ -52,10 +52,10 @@ def pointwise(call: Call, function: Function, operands: tuple[str, ...]) -> Iter
                          "as many blocks as stay resident, the next vectors loaded before the present are computed",
                          dense)
         return
-    yield from _rows(call, function, specs, shared)
     merged = common_dimensions(out, specs)
     if merged.rank <= MAX_RANK:
         yield _strided(merged, function, specs, out, shared)
+    yield from _rows(call, function, specs, shared)
 
 
 def _values(function: Function, specs: dict[str, TensorSpec]) -> dict[str, str]:

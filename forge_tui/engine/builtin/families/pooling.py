@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forge_tui.engine.builtin.families.layout import FLOATS, dense_order, quoted
+from forge_tui.engine.builtin.families.pointwise import MANY
 from forge_tui.engine.builtin.registry import Recipe, offers
 from forge_tui.specs import Call, Items, TensorSpec
 
@@ -75,7 +76,8 @@ def windows(call: Call) -> Iterator[Recipe]:
     unrolled = {**values, "GUARD": f'{values["GUARD"]}, "kernel_size[0] * kernel_size[1] <= {UNROLLED}"'}
     if channels_last(source) and channels_last(out) and area <= UNROLLED:
         yield Recipe("pool2d_channels_last", "vectorization", "several neighbouring channels of one output in a thread", unrolled)
-    yield Recipe("pool2d_window", "access", "outputs in memory order, the window unrolled, overlaps met in the L1", values)
+    yield Recipe("pool2d_window", "access", "outputs in memory order, the window unrolled, overlaps met in the L1",
+                 {**values, "ITEMS": "[4, 2, 1]" if out.numel >= MANY else "[1, 2, 4]"})
     plane = out.shape[-1] * out.shape[-2]
     small = max(source.numel, out.numel) < 1 << 31
     if source.contiguous and out.contiguous and area <= UNROLLED and plane >= TILE_OUTPUTS and small:
@@ -95,8 +97,12 @@ def adaptive(call: Call) -> Iterator[Recipe]:
         plane = source.shape[-1] * source.shape[-2]
         if source.contiguous and out.contiguous:
             tile = Recipe("avgpool_tile", "tiling", "a block's planes in shared memory by 16-byte copies, a few lanes a plane")
-            lanes = Recipe("avgpool_lanes", "access", "lanes on one plane, straight from global memory, merged by shuffles")
+            lanes = Recipe("avgpool_lanes", "access", "lanes on one plane, straight from global memory, merged by shuffles",
+                           {"LANES": "[4, 8, 16, 32, 128, 256]" if plane <= 256 else "[128, 32, 256, 16, 8, 4]"})
             yield from (tile, lanes) if plane <= 256 else (lanes, tile) if plane <= SHARED_PLANE else (lanes,)
         elif channels_last(source) and dense_order(source):
             yield Recipe("avgpool_channels_last", "reordering", "threads along the channels, the places of the plane split and merged")
-    yield Recipe("adaptive_avgpool", "access", "any output size and strides, one or several lanes on an output")
+    window = -(-source.shape[-2] // out.shape[-2]) * -(-source.shape[-1] // out.shape[-1])
+    one_first = window < 32 or channels_last(source)        # in channels_last neighbouring outputs read neighbours
+    yield Recipe("adaptive_avgpool", "access", "any output size and strides, one or several lanes on an output",
+                 {"LANES": "[1, 4, 8, 32]" if one_first else "[8, 32, 4, 1]" if window < 256 else "[32, 8, 4, 1]"})

@@ -16,7 +16,7 @@ reached = "batch * in_image + channels * input.stride[-3] + height * input.strid
 
 [tune]
 BLOCK = [128, 256]
-LANES = [1, 4, 8, 32]                   # threads on one output
+LANES = @LANES@                 # threads on one output
 
 [require]
 call = ["output_size[0] == out.shape[-2]", "output_size[1] == out.shape[-1]"]

@@ -13,7 +13,7 @@ reach = "min(even, 16 // input.itemsize, input.align // input.itemsize)"
 
 [tune]
 BLOCK = [128, 256]
-LANES = [16, 8, 32, 4, 128, 256]        # threads on one plane
+LANES = @LANES@    # threads on one plane
 VEC = [8, 4, 2, 1]                      # elements of one access: as many as alignment and plane size allow
 
 [require]

@@ -11,8 +11,8 @@ cols = "input.shape[-1] * input.shape[-2]"
 planes = "out.numel"
 
 [tune]
-PLANES = [32, 16, 64, 8, 128]           # planes of one block
-LANES = [4, 2, 8, 1, 16]                # threads on one plane
+PLANES = [16, 32, 64, 8, 128]           # planes of one block
+LANES = [8, 4, 16, 2, 1]                # threads on one plane
 ASYNC = [0, 1]                          # 1: copies by cp.async
 
 [require]

@@ -16,8 +16,8 @@ out_image = "out.stride[0] if out.ndim == 4 else 0"
 reached = "batch * in_image + channels * input.stride[-3] + height * input.stride[-2] + width * input.stride[-1]"
 
 [tune]
-BLOCK = [256, 128]
-ITEMS = [1, 2, 4]                       # outputs of a thread
+BLOCK = [128, 256]
+ITEMS = @ITEMS@                       # outputs of a thread
 
 [require]
 call = [@GUARD@, "out.numel < 2 ** 31 - 4096"]
