@@ -145,6 +145,9 @@ def test_a_run_keeps_its_budget_and_leaks_no_key(monkeypatch, tmp_path: Path, ca
     assert result.cost_usd == pytest.approx(3 * 0.0018) and result.tokens == 3 * 2150
     assert result.operators[0].status == "verified" and result.operators[0].best_us == 28
     assert load_state(paths).ended.exit_code == 5
+    again = run(paths, config, RunOptions(device="host", seeds=False, package=False, provider="anthropic",
+                                          budget_usd=0.006), open_judge=ScriptedJudge().open)
+    assert again.status == "limit" and again.cost_usd == result.cost_usd, "with no server there: nothing was asked"
     for path in paths.root.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
     assert KEY not in caplog.text

@@ -162,6 +162,18 @@ def test_the_budget_is_kept_and_an_unknown_price_is_no_price(tmp_path: Path) -> 
     assert result.operators[0].status == "verified", "what is there is concluded"
 
 
+def test_a_question_left_open_is_not_asked_over_budget(tmp_path: Path) -> None:
+    """A run that ended with a question in flight, then a budget that is used up: it stays open, and the run ends."""
+    paths, config = make_project(tmp_path / "p", SOFTMAX, iterations=3)
+    good = write_writer(tmp_path, kernel("verified 20"))
+    forge(paths, config, provider=good, iterations=1)
+    forge(paths, config, provider="command:false")
+    result, seen = forge(paths, config, provider=good, budget_usd=1.0)
+    assert result.status == "limit" and not of(seen, events.Replied)
+    result, _ = forge(paths, config, provider=good)
+    assert result.status == "done" and result.operators[0].tried == 3
+
+
 def test_the_time_limit_ends_a_run_resumably(tmp_path: Path) -> None:
     paths, config = make_project(tmp_path / "p")
     provider = write_writer(tmp_path, kernel("verified 20"))

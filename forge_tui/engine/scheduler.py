@@ -95,6 +95,8 @@ class Scheduler:
             self._conclude_finished(stop)
             if all(search.finished for search in self.searches):
                 return stop or StopReason.DONE
+            if stop is not None and not self.asking and not self.judging:
+                return stop  # what is left was never answered
             found = self.watch.check(len(self.asking))
             if found is not None and not found.drains:
                 return found
@@ -103,10 +105,10 @@ class Scheduler:
                 self._fill()
             if self.asking or self.judging:
                 self._take()
-            elif self.waiting:
-                if stop is not None or not self._poll_waiting():
-                    return stop or StopReason.WAITING
-            elif not any(search.finished or self._over(search) for search in self.searches):
+            elif stop is None and self.waiting:
+                if not self._poll_waiting():
+                    return StopReason.WAITING
+            elif stop is None and not any(self._over(search) for search in self.searches if not search.finished):
                 raise AssertionError(f"policy {self.policy.name} has no move, and nothing is in flight")
 
     def close(self) -> None:
@@ -124,12 +126,13 @@ class Scheduler:
     # -- proposing
 
     def _resume(self) -> None:
-        """Nodes that an earlier run left: judge those with a kernel, ask again for the others."""
+        """Nodes that an earlier run left: judge those with a kernel; ask again for the others, if the budget is not used up."""
+        may_ask = self.watch.check(0) is None
         for search in self.searches:
             for node in search.tree.open_nodes():
                 if node.kernel is not None:
                     self._judge(search, node)
-                else:
+                elif may_ask:
                     self._ask(search, node, self._provider_again(search, node))
 
     def _provider_again(self, search: Search, node: Node) -> Provider:

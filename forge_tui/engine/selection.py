@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from forge_tui.engine.cards import OperatorFile, Variant
 from forge_tui.errors import ProjectError
 
-
 WORTH = 0.001
 """Without patterns, operators that could save less than this part of all operator time are left alone: the least that a
 whole-model measurement can tell from nothing."""

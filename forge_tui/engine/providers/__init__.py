@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from forge_tui.cuda.device import DeviceFacts
-from forge_tui.engine.providers.base import Ask, Cancelled, Exhausted, ParentKernel, Provider, Reply, ReplyPending, Tried
+from forge_tui.engine.providers.base import (
+    Ask,
+    Cancelled,
+    Exhausted,
+    ParentKernel,
+    Provider,
+    Reply,
+    ReplyPending,
+    Tried,
+)
 from forge_tui.errors import ProjectError
 from forge_tui.store.paths import ProjectPaths
 
