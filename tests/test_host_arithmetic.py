@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from forge_tui.cuda.host import arithmetic as A
+from forge_tui.cuda.host import halves as H
+from forge_tui.cuda.host import integers as I
 
 INF = float("inf")
 FORMATS = {"f32": (24, -149, 127), "f16": (11, -24, 15), "bf16": (8, -133, 127)}
@@ -51,7 +53,7 @@ def hard_values(seed: int, count: int, kind: str = "f32") -> np.ndarray:
 
 
 def as_float(bits: np.ndarray, kind: str) -> np.ndarray:
-    return A.widen(bits, kind).astype(np.float64)
+    return H.widen(bits, kind).astype(np.float64)
 
 
 def check(got: np.ndarray, want: list[float]) -> None:
@@ -103,13 +105,13 @@ def test_directed_addition_multiplication_division(mode: str) -> None:
 def test_half_arithmetic_rounds_once(kind: str) -> None:
     values = [hard_values(s, 4000, kind).astype(np.float32) for s in (6, 7, 8)]
     with np.errstate(all="ignore"):
-        patterns = [A.narrow(v, kind) for v in values]
+        patterns = [H.narrow(v, kind) for v in values]
         x, y, z = ([Fraction(float(v)) for v in row[0]] for row in values)
         for name, want in (("add", [p + q for p, q in zip(x, y, strict=True)]), ("sub", [p - q for p, q in zip(x, y, strict=True)]),
                            ("mul", [p * q for p, q in zip(x, y, strict=True)]),
                            ("fma", [p * q + r for p, q, r in zip(x, y, z, strict=True)])):
             d = np.zeros(patterns[0].shape, np.uint16)
-            A.half_operation(name, kind, tuple(patterns[:3 if name == "fma" else 2]), d)
+            H.half_operation(name, kind, tuple(patterns[:3 if name == "fma" else 2]), d)
             check(as_float(d, kind), [exactly(v, kind) for v in want])
 
 
@@ -118,7 +120,7 @@ def test_half_arithmetic_rounds_once(kind: str) -> None:
 def test_conversion_to_half(kind: str, mode: str) -> None:
     value = np.concatenate([hard_values(9, 3000), hard_values(10, 2000, kind) * (1 + 2.0 ** -FORMATS[kind][0])], axis=1).astype(np.float32)
     with np.errstate(all="ignore"):
-        got = A.narrow(value, kind) if mode == "rn" else A.round_half(value.astype(np.float64), kind, mode)
+        got = H.narrow(value, kind) if mode == "rn" else H.round_half(value.astype(np.float64), kind, mode)
         check(as_float(got, kind), [exactly(Fraction(float(v)), kind, mode) for v in value[0]])
 
 
@@ -126,13 +128,13 @@ def test_conversion_to_half(kind: str, mode: str) -> None:
 def test_float64_to_half_rounds_once(kind: str) -> None:
     value = hard_values(12, 3000, kind) * (1 + 2.0 ** -FORMATS[kind][0]) * (1 + np.random.default_rng(1).choice([-1, 0, 1], 3000) * 2.0**-50)
     with np.errstate(all="ignore"):
-        check(as_float(A.narrow_wide(value, kind), kind), [exactly(Fraction(float(v)), kind) for v in value[0]])
+        check(as_float(H.narrow_wide(value, kind), kind), [exactly(Fraction(float(v)), kind) for v in value[0]])
 
 
 def test_every_half_widens_exactly() -> None:
     patterns = np.arange(1 << 16, dtype=np.uint16).reshape(1, -1)
-    np.testing.assert_array_equal(A.widen(patterns, "f16"), patterns.view(np.float16).astype(np.float32))
-    np.testing.assert_array_equal(A.widen(patterns, "bf16").view(np.uint32), patterns.astype(np.uint32) << 16)
+    np.testing.assert_array_equal(H.widen(patterns, "f16"), patterns.view(np.float16).astype(np.float32))
+    np.testing.assert_array_equal(H.widen(patterns, "bf16").view(np.uint32), patterns.astype(np.uint32) << 16)
 
 
 @pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
@@ -171,12 +173,12 @@ def test_division_as_the_hardware_does() -> None:
     b = np.array([[2, 2, -2, -2, 0, 0, 3, -1]], np.int32)
     q, r = np.zeros_like(a), np.zeros_like(a)
     with np.errstate(all="ignore"):
-        A.divide(a, b, q)
-        A.remainder(a, b, r)
+        I.divide(a, b, q)
+        I.remainder(a, b, r)
     assert q[0].tolist() == [3, -3, -3, 3, -1, -1, -715827882, -(2**31) + 1] and r[0].tolist() == [1, -1, 1, -1, 5, 0, -2, 0]
     unsigned = np.array([[5, 0]], np.uint32)
     with np.errstate(all="ignore"):
-        A.divide(unsigned, np.zeros_like(unsigned), unsigned)
+        I.divide(unsigned, np.zeros_like(unsigned), unsigned)
     assert unsigned[0].tolist() == [2**32 - 1] * 2
 
 
@@ -188,7 +190,7 @@ def test_high_half_of_products(dtype: type) -> None:
     a, b = (np.concatenate([rng.integers(limits.min, limits.max, 500, dtype=dtype, endpoint=True), np.roll(edge, k)]).reshape(1, -1) for k in (0, 1))
     d = np.zeros_like(a)
     with np.errstate(all="ignore"):
-        A.mul_high(a, b, d)
+        I.mul_high(a, b, d)
     assert [int(v) for v in d[0]] == [int(x) * int(y) >> limits.bits for x, y in zip(a[0], b[0], strict=True)]
 
 
@@ -199,9 +201,9 @@ def test_bit_fields_against_big_integers() -> None:
         a, b = (rng.integers(0, np.iinfo(unsigned).max, (1, 800), dtype=unsigned, endpoint=True) for _ in range(2))
         start, length = (rng.integers(0, 2 * bits, (1, 800)).astype(np.uint32) % 256 for _ in range(2))
         insert, plain, extended = np.zeros_like(a), np.zeros_like(a), np.zeros(a.shape, signed)
-        A.bit_insert(a, b, start, length, insert)
-        A.bit_extract(a, start, length, plain)
-        A.bit_extract(a.view(signed), start, length, extended)
+        I.bit_insert(a, b, start, length, insert)
+        I.bit_extract(a, start, length, plain)
+        I.bit_extract(a.view(signed), start, length, extended)
         for k in range(800):
             x, y, p, n = int(a[0, k]), int(b[0, k]), int(start[0, k]), int(length[0, k])
             field = ((1 << n) - 1) << p & ((1 << bits) - 1)
@@ -217,15 +219,15 @@ def test_bit_fields_against_big_integers() -> None:
 def test_shifts_past_the_width_and_counting() -> None:
     a = np.array([[0x80000001, 1, 0, 0xFFFFFFFF]], np.uint32)
     d = np.zeros_like(a)
-    A.shift("shl", a, np.array([[32, 31, 5, 4]], np.uint32), d)
+    I.shift("shl", a, np.array([[32, 31, 5, 4]], np.uint32), d)
     assert d[0].tolist() == [0, 2**31, 0, 0xFFFFFFF0]
     signed = np.zeros(a.shape, np.int32)
-    A.shift("shr", a.view(np.int32), np.array([[40, 1, 1, 33]], np.uint32), signed)
+    I.shift("shr", a.view(np.int32), np.array([[40, 1, 1, 33]], np.uint32), signed)
     assert signed[0].tolist() == [-1, 0, 0, -1]
-    assert A.count_leading(a)[0].tolist() == [0, 31, 32, 0]
+    assert I.count_leading(a)[0].tolist() == [0, 31, 32, 0]
     wide = np.array([[0, 1, 2**63, 2**53 + 1, 2**32 - 1]], np.uint64)
-    assert A.count_leading(wide)[0].tolist() == [64, 63, 0, 10, 32]
-    A.reverse_bits(a, d)
+    assert I.count_leading(wide)[0].tolist() == [64, 63, 0, 10, 32]
+    I.reverse_bits(a, d)
     assert d[0].tolist() == [0x80000001, 0x80000000, 0, 0xFFFFFFFF]
 
 
@@ -243,9 +245,9 @@ def test_half_extremes_order_zeros_and_prefer_numbers() -> None:
 
     a, b = pattern(1, np.nan, -0.0, 0.0, np.nan), pattern(2, 3, 0.0, -0.0, np.nan)
     d = np.zeros_like(a)
-    A.half_operation("max", "f16", (a, b), d)
+    H.half_operation("max", "f16", (a, b), d)
     assert d[0, :2].view(np.float16).tolist() == [2, 3] and d[0, 2:].tolist() == [0, 0, 0x7FFF]
-    A.half_operation("min", "f16", (a, b), d)
+    H.half_operation("min", "f16", (a, b), d)
     assert d[0, 2:].tolist() == [0x8000, 0x8000, 0x7FFF]
-    A.half_operation("max", "f16", (a, b), d, ("NaN",))
+    H.half_operation("max", "f16", (a, b), d, ("NaN",))
     assert d[0, 1] == 0x7FFF

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from forge_tui.cuda.host import arithmetic
+from forge_tui.cuda.host import halves
 from forge_tui.cuda.host.memory import Address, GlobalMemory, fold
 from forge_tui.cuda.host.words import WordAddress, WordMemory
 
@@ -122,7 +122,7 @@ def combine(operation: str, kind: str, old: Lanes, values: list[Lanes]) -> Lanes
     value = values[0]
     if kind in HALF and operation in ("add", "min", "max"):
         result = np.empty_like(old)
-        arithmetic.half_operation(operation, HALF[kind], (old[None], value[None]), result[None])
+        halves.half_operation(operation, HALF[kind], (old[None], value[None]), result[None])
         return result
     if operation in UNORDERED:
         return UNORDERED[operation](old, value)

@@ -32,9 +32,9 @@ def library() -> dict[str, object]:
     import numpy as np
     import torch
 
-    from forge_tui.cuda.host import arithmetic
+    from forge_tui.cuda.host import arithmetic, halves, integers
 
-    return {"np": np, "torch": torch, "A": arithmetic, "copyto": np.copyto}
+    return {"np": np, "torch": torch, "A": arithmetic, "H": halves, "I": integers, "copyto": np.copyto}
 
 
 class Unsupported(Exception):

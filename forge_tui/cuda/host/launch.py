@@ -9,18 +9,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from forge_tui.cuda.faults import CandidateFault
-from forge_tui.cuda.host import emit_arithmetic, emit_memory
+from forge_tui.cuda.host import emit_arithmetic, emit_bits, emit_convert, emit_memory
 from forge_tui.cuda.host.analyse import BLOCK, THREAD, analyse
 from forge_tui.cuda.host.counts import Tally
 from forge_tui.cuda.host.generate import Emitter
 from forge_tui.cuda.host.lower import Kernel, lower
 from forge_tui.cuda.host.memory import MAX_BUFFERS, Buffer
-from forge_tui.cuda.host.ptx import SIZES, Module, PtxError, parse_ptx
+from forge_tui.cuda.host.parser import parse_ptx
+from forge_tui.cuda.host.ptx import SIZES, Module, PtxError
 from forge_tui.cuda.host.run import Geometry, Machine, Translations, Variant
 from forge_tui.cuda.program import Argument, Launch
 from forge_tui.cuda.target import LaunchCounts
 
-assert emit_arithmetic and emit_memory        # they register what writes each instruction
+assert emit_arithmetic and emit_bits and emit_convert and emit_memory        # they register what writes each instruction
 
 LANES = 1 << 16
 """Lanes of a chunk: arrays of this size stay in a core's cache while call overhead is small beside the work."""
