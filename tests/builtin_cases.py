@@ -97,6 +97,8 @@ BINARY: dict[str, Case] = {
     "outer": lambda d: sample(torch.mul, draw(9, 1, dtype=d), draw(1, 13, dtype=d, seed=1)),
     "mask": lambda d: sample(torch.add, draw(2, 3, 8, 24, dtype=d), draw(2, 1, 1, 24, dtype=d, seed=1)),
     "transposed other": lambda d: sample(torch.add, draw(16, 24, dtype=d), draw(24, 16, dtype=d, seed=1).t()),
+    "turned tiles": lambda d: sample(torch.sub, draw(2, 67, 45, dtype=d), draw(2, 45, 67, dtype=d, seed=1).transpose(1, 2)),
+    "turned bias": lambda d: sample(torch.add, draw(45, 3, 67, dtype=d).permute(2, 1, 0), draw(67, 3, 45, dtype=d, seed=1)),
     "channels_last both": lambda d: sample(
         torch.add, draw(2, 8, 3, 5, dtype=d).contiguous(memory_format=torch.channels_last),
         draw(2, 8, 3, 5, dtype=d, seed=1).contiguous(memory_format=torch.channels_last)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 
 from msgspec import Struct
 
@@ -77,6 +78,10 @@ class Strided(Struct, frozen=True):
     """By tensor name, in elements; `0` where the tensor is broadcast."""
     guards: tuple[str, ...]
     """What must hold for these expressions to be right for another call."""
+    counts: tuple[int, ...]
+    """The sizes of this call."""
+    steps: dict[str, tuple[int, ...]]
+    """The strides of this call."""
 
     @property
     def rank(self) -> int:
@@ -106,7 +111,9 @@ def common_dimensions(out: TensorSpec, operands: dict[str, TensorSpec]) -> Strid
     sizes = tuple(product([f"out.shape[{dim}]" for dim in group]) for group in groups) or ("out.numel",)
     strides = {name: tuple(_stride(name, spec, out, group[-1]) for group in groups) or ("1" if name == "out" else "0",)
                for name, spec in tensors.items()}
-    return Strided(sizes, strides, tuple(guards))
+    counts = tuple(prod(out.shape[dim] for dim in group) for group in groups) or (out.numel,)
+    steps = {name: tuple(_step(spec, out, group[-1]) for group in groups) or (int(name == "out"),) for name, spec in tensors.items()}
+    return Strided(sizes, strides, tuple(guards), counts, steps)
 
 
 def _own(spec: TensorSpec, out: TensorSpec, dim: int) -> int | None:
@@ -118,6 +125,11 @@ def _own(spec: TensorSpec, out: TensorSpec, dim: int) -> int | None:
 def _stride(name: str, spec: TensorSpec, out: TensorSpec, dim: int) -> str:
     own = _own(spec, out, dim)
     return "0" if own is None else f"{name}.stride[{own}]"
+
+
+def _step(spec: TensorSpec, out: TensorSpec, dim: int) -> int:
+    own = _own(spec, out, dim)
+    return 0 if own is None else spec.stride[own]
 
 
 def _merges(spec: TensorSpec, out: TensorSpec, outer: int, inner: int) -> bool:

@@ -54,6 +54,7 @@ def pointwise(call: Call, function: Function, operands: tuple[str, ...]) -> Iter
         return
     merged = common_dimensions(out, specs)
     if merged.rank <= MAX_RANK:
+        yield from _turned(merged, function, specs, out, shared)
         yield _strided(merged, function, specs, out, shared)
     yield from _rows(call, function, specs, shared)
 
@@ -125,27 +126,61 @@ def _repeated_tail(row: TensorSpec, out: TensorSpec) -> int:
     return len(own) if whole and row.numel < out.numel else 0
 
 
-def _strided(merged: Strided, function: Function, specs: dict[str, TensorSpec], out: TensorSpec,
-             shared: dict[str, str]) -> Recipe:
-    names = [*specs, "out"]
-    last = merged.rank - 1
+def _places(merged: Strided, names: list[str]) -> dict[str, str]:
+    """Sizes and strides of merged dimensions, in the plan and as arrays of the code."""
     let = [f'n{d} = "{size}"' for d, size in enumerate(merged.sizes)]
     let += [f'{name}_step{d} = "{stride}"' for name in names for d, stride in enumerate(merged.strides[name])]
     define = [f'N{d} = "n{d}"' for d in range(merged.rank)]
     define += [f'{name.upper()}_STEP{d} = "{name}_step{d}"' for name in names for d in range(merged.rank)]
-    aligned = [f"VEC <= {_reach({**specs, 'out': out})}", f"n{last} % VEC == 0"]
-    aligned += [f"VEC == 1 or {name}_step{last} == 1" if merged.strides[name][last] != "0" else None for name in names]
-    aligned += [f"{name}_step{d} % VEC == 0" if merged.strides[name][last] != "0" else None
-                for name in names for d in range(last) if merged.strides[name][d] != "0"]
-    reached = "max(" + ", ".join(
-        " + ".join(f"n{d} * {name}_step{d}" for d in range(merged.rank)) for name in names) + ")"
-    fetch = [f"fetch<{name.upper()}_STEP{last}>({name} + at[i][{k}], x[{k}][i]);" for k, name in enumerate(specs)]
-    return Recipe("pointwise_strided", "access", "any strides, decoded with build-time sizes, vectors along the last dimension", {
-        **shared, "LET": "\n".join(let), "DEFINE": "\n".join(define), "REACHED": reached,
-        "GUARD": quoted((*merged.guards, *function.guards)), "ALIGNED": quoted(item for item in aligned if item),
-        "ITEMS": items_list(out), "STREAM": stream_list(out), "RANK": str(merged.rank), "TENSOR_COUNT": str(len(names)),
+    spans = (" + ".join(f"n{d} * {name}_step{d}" for d in range(merged.rank)) for name in names)
+    return {
+        "LET": "\n".join(let), "DEFINE": "\n".join(define), "REACHED": f"max({', '.join(spans)})",
+        "RANK": str(merged.rank), "TENSOR_COUNT": str(len(names)),
         "SIZES": ", ".join(f"N{d}" for d in range(merged.rank)),
         "STRIDES": ", ".join("{" + ", ".join(f"{name.upper()}_STEP{d}" for d in range(merged.rank)) + "}"
                              for name in names),
-        "FETCH": "\n        ".join(fetch), "ELEMENTS": _elements(len(specs)),
+    }
+
+
+def _strided(merged: Strided, function: Function, specs: dict[str, TensorSpec], out: TensorSpec,
+             shared: dict[str, str]) -> Recipe:
+    names = [*specs, "out"]
+    last = merged.rank - 1
+    moving = [name for name in names if merged.strides[name][last] != "0"]
+    aligned = [f"VEC <= {_reach({**specs, 'out': out})}", f"n{last} % VEC == 0"]
+    aligned += [f"VEC == 1 or {name}_step{last} == 1" for name in moving]
+    aligned += [f"{name}_step{d} % VEC == 0" for name in moving for d in range(last) if merged.strides[name][d] != "0"]
+    fetch = [f"fetch<{name.upper()}_STEP{last}>({name} + at[i][{k}], x[{k}][i]);" for k, name in enumerate(specs)]
+    return Recipe("pointwise_strided", "access", "any strides, decoded with build-time sizes, vectors along the last dimension", {
+        **shared, **_places(merged, names), "GUARD": quoted((*merged.guards, *function.guards)), "ALIGNED": quoted(aligned),
+        "ITEMS": items_list(out), "STREAM": stream_list(out), "FETCH": "\n        ".join(fetch),
+        "ELEMENTS": _elements(len(specs)),
+    })
+
+
+def _turned(merged: Strided, function: Function, specs: dict[str, TensorSpec], out: TensorSpec,
+            shared: dict[str, str]) -> Iterator[Recipe]:
+    """Operands whose neighbours run along another dimension than the output's, all along the same one."""
+    names, last = [*specs, "out"], merged.rank - 1
+    along = {name: merged.steps[name].index(1) for name in specs
+             if merged.steps[name][last] > 1 and 1 in merged.steps[name]}
+    if len(set(along.values())) != 1 or merged.steps["out"][last] != 1:
+        return
+    down = next(iter(along.values()))
+    if min(merged.counts[down], merged.counts[last]) < 8:
+        return
+    slots = {name: slot for slot, name in enumerate(along)}
+    load, elements = [], []
+    for k, name in enumerate(specs):
+        if name in along:
+            load.append(f"turned[{slots[name]}][y][x] = forge::to_float({name}[at[{k}] + x + y * STRIDES[{k}][across]]);")
+            elements.append(f"turned[{slots[name]}][x][y]")
+        else:
+            elements.append(f"forge::to_float({name}[at[{k}] + y * STRIDES[{k}][down] + x * STRIDES[{k}][across]])")
+    unit = [f"{name}_step{down} == 1" for name in along]
+    yield Recipe("pointwise_tile", "reordering", "operands that lie transposed are turned in shared memory, tile by tile", {
+        **shared, **_places(merged, names), "GUARD": quoted((*merged.guards, *function.guards, *unit)),
+        "STREAM": stream_list(out), "DOWN_DIM": str(down), "LAST": str(last), "TURNED_COUNT": str(len(along)),
+        "BATCH": " * ".join(f"n{d}" for d in range(merged.rank) if d not in (down, last)) or "1",
+        "LOAD_TURNED": "\n            ".join(load), "ELEMENTS": ",\n                                       ".join(elements),
     })
