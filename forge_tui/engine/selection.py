@@ -36,8 +36,10 @@ def select_variants(cards: OperatorFile, patterns: Sequence[str]) -> list[Varian
 
 
 def worth_it(cards: OperatorFile, variant: Variant) -> bool:
-    """Whether a run works on it without being told to."""
-    return variant.offered and variant.recoverable_us >= WORTH * sum(item.calls * item.time_us for item in cards.variants)
+    """Whether a run works on it without being told to. CPU times say nothing of a GPU's: there, all that are offered."""
+    if not variant.offered or cards.time_kind == "cpu":
+        return variant.offered
+    return variant.recoverable_us >= WORTH * sum(item.calls * item.time_us for item in cards.variants)
 
 
 def matches(variant: Variant, pattern: str) -> bool:
