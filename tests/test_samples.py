@@ -72,6 +72,9 @@ def test_statistics_tell_masks_from_values() -> None:
 def test_statistics_of_sorted_and_empty_and_all_nan() -> None:
     assert statistics([torch.tensor([[1, 2], [0, 0]])]).sorted_last
     assert not statistics([torch.tensor([[1, 2], [2, 1]])]).sorted_last
+    stepped = torch.arange(2 * CHUNK)
+    stepped[CHUNK:] -= CHUNK
+    assert not statistics([stepped]).sorted_last, "the one step down lies between two pieces"
     assert statistics([torch.empty(0)]).nonfinite == 0.0
     assert statistics([torch.full((3,), float("nan"))]).nonfinite == 1.0
 

@@ -54,6 +54,8 @@ def test_plain_file() -> None:
     assert loaded.model.first.out_features == 24 and not loaded.model.training
     assert loaded.sample_inputs()[0].shape == (5, 8)
     assert "plain.py: Net" in loaded.description and "float32" in loaded.description
+    relu = load_model(ModelConfig("torch.nn:ReLU"), Path())
+    assert relu.description == "torch.nn:ReLU: ReLU, 0 parameters"
 
 
 def test_kernelbench_file() -> None:

@@ -1,4 +1,4 @@
-"""Capture: one forward of the unmodified model, recorded; then every variant timed, its values described, its samples kept."""
+"""Capture: one forward of the unmodified model, recorded; every variant timed, described, its samples kept."""
 
 from __future__ import annotations
 
@@ -85,14 +85,12 @@ def capture_model(loaded: LoadedModel, inputs: list[ModelInput], device: torch.d
     run_forward(loaded, inputs[0])
     eager_us = forward_us(lambda: run_forward(loaded, inputs[0]), device)
     recorder = Recorder(loaded.model, SampleKeeper(samples, byte_cap))
-    begin = time.perf_counter()
     for item in inputs:
         recorder.forward(lambda item=item: run_forward(loaded, item))
-    ratio = (time.perf_counter() - begin) / len(inputs) / (eager_us / 1e6)
     recorder.recording.skipped.update(unseen_calls(lambda: run_forward(loaded, inputs[0])))
     total = sum(recorder.recording.calls.values())
-    progress(f"recorded {total} calls of {len(recorder.recording.variants)} variants in one forward "
-             f"({ratio:.1f} times its eager time of {eager_us / 1e3:.1f} ms)")
+    progress(f"recorded {total} calls of {len(recorder.recording.variants)} variants in one forward, which took "
+             f"{recorder.seconds * 1e3:.1f} ms (eager: {eager_us / 1e3:.1f} ms)")
     return Capture(loaded, recorder, device, facts, eager_us, progress)
 
 
@@ -168,7 +166,7 @@ class Capture:
 
     def _statistics(self, seen: Seen, kept: list[KeptSample]) -> dict[str, Statistics]:
         every = [self.tensors(sample, seen) for sample in kept]
-        return {name: statistics([tensors[name] for tensors in every]) for name, _ in seen.call.tensors()} if every else {}
+        return {name: statistics([tensors[name] for tensors in every]) for name, _ in seen.call.tensors() if every}
 
     def _hidden_modules(self) -> list[Skipped]:
         return [Skipped(name or type(module).__name__, 1, "TorchScript: the calls inside it are not visible")
@@ -220,5 +218,6 @@ def _with_variants(cards: OperatorFile, variants: tuple[Variant, ...]) -> Operat
 def _delete_old(folder: Path, stamp: str) -> None:
     """Files of earlier captures, and what a killed one left half written; only names that capture itself gives."""
     for file in folder.glob("*"):
-        if file.is_file() and (file.name.endswith(".tmp") or (file.suffix == ".msgpack" and not file.stem.endswith(stamp))):
+        old = file.suffix == ".msgpack" and not file.stem.endswith(stamp)
+        if file.is_file() and (old or file.suffix == ".tmp"):
             file.unlink(missing_ok=True)

@@ -178,7 +178,8 @@ def _from_text(rest: str, loaded: LoadedModel, base: Path, batch: int) -> ModelI
                            cure="add tokenizer.json (or vocab.txt) to the folder, or give the inputs as FILE.safetensors")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    encoded = dict(tokenizer(lines, return_tensors="pt", padding=len(lines) > 1, truncation=tokenizer.model_max_length < 1e9))
+    limited = tokenizer.model_max_length < 1e9  # transformers says 1e30 for "no limit"
+    encoded = dict(tokenizer(lines, return_tensors="pt", padding=len(lines) > 1, truncation=limited))
     accepted, _ = _parameters(loaded)
     kwargs = {name: value for name, value in encoded.items() if name in accepted}
     return ModelInput((), {**kwargs, **_decoder_start(loaded, len(lines))},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -118,6 +119,8 @@ class Recorder(TorchFunctionMode):
         self.keeper = keeper
         self.forward_calls: Counter[str] = Counter()
         self.forward_skipped: Counter[tuple[str, str]] = Counter()
+        self.seconds = 0.0
+        """Of the last forward."""
         self._path = _ModulePath(model)
 
     def forward(self, run: Callable[[], Any]) -> Any:
@@ -131,7 +134,9 @@ class Recorder(TorchFunctionMode):
                            register_module_forward_hook(self._path.leave, always_call=True)):
                 stack.callback(handle.remove)
             stack.enter_context(self)
+            begin = time.perf_counter()
             result = run()
+            self.seconds = time.perf_counter() - begin
         for key, count in self.forward_calls.items():
             self.recording.calls[key] = max(self.recording.calls[key], count)
         for key, count in self.forward_skipped.items():
@@ -240,7 +245,7 @@ class _Unseen(TorchDispatchMode):
 
 
 def unseen_calls(run: Callable[[], Any]) -> Counter[tuple[str, str]]:
-    """Calls of one more forward that TorchScript or C++ code makes past torch's override protocol, by operator and reason."""
+    """Calls of one more forward that TorchScript or C++ makes past torch's override protocol, by operator and reason."""
     seen = _Seen()
     with torch.no_grad(), torch.compiler.set_stance("force_eager"), _Unseen(seen) as unseen, seen:
         run()

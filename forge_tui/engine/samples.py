@@ -140,7 +140,8 @@ def find_in_files(files: tuple[Path, ...], qualified: str, tensor: torch.Tensor)
             for name in file.keys():  # noqa: SIM118 - safe_open is no mapping
                 if name == qualified or name.endswith("." + qualified) or qualified.endswith("." + name):
                     found = file.get_tensor(name)
-                    if found.dtype == tensor.dtype and found.shape == tensor.shape and _same_bits(found, tensor.detach().cpu()):
+                    own = tensor.detach().cpu()
+                    if found.dtype == own.dtype and found.shape == own.shape and _same_bits(found, own):
                         state = path.stat()
                         return {"safetensors": str(path.resolve()), "tensor": name, "size": state.st_size,
                                 "mtime_ns": state.st_mtime_ns, "name": qualified}

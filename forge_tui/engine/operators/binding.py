@@ -12,7 +12,8 @@ import torch.nn.functional as F
 
 from .names import DUNDERS, base_name, canonical, is_in_place, out_of_place
 
-RENAMED = {"self": "input", "_input": "input", "axis": "dim", "keepdims": "keepdim", "x": "input", "x1": "input", "x2": "other"}
+RENAMED = {"self": "input", "_input": "input", "x": "input", "x1": "input", "x2": "other", "axis": "dim",
+           "keepdims": "keepdim"}
 """Parameter spellings that torch accepts or its schemas use, and the documented name."""
 
 DROPPED = frozenset({"inplace", "_stacklevel", "cudnn_enable", "cudnn_enabled", "non_blocking", "copy"})
@@ -94,12 +95,13 @@ def positional_names(name: str, arguments: Mapping[str, Any]) -> list[tuple[str,
         if base.startswith("__"):
             return [(key, False) for key in arguments]
         for signature in _schemas(base):
-            if {item.parameter.name for item in signature} - DROPPED == set(arguments) and _types_fit(signature, arguments):
+            names = {item.parameter.name for item in signature} - DROPPED
+            if names == set(arguments) and _types_fit(signature, arguments):
                 return [(item.parameter.name, False) for item in signature
                         if not item.parameter.keyword_only and item.parameter.name not in DROPPED]
         return [(key, False) for key in list(arguments)[:1]]
     given = []
-    for item in declared:  # by position up to the first parameter that is left out or keyword-only: names may be renamed
+    for item in declared:  # up to the first one that is left out or keyword-only: its name may be ours, not torch's
         if item.keyword_only or item.name not in arguments:
             break
         given.append((item.name, item.variadic))
@@ -129,7 +131,8 @@ def _complete(name: str, given: dict[str, Any]) -> dict[str, Any]:
     return complete
 
 
-def _bind_signature(func: Callable[..., Any], base: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _bind_signature(func: Callable[..., Any], base: str, args: Sequence[Any],
+                    kwargs: Mapping[str, Any]) -> dict[str, Any]:
     own = _python_parameters(func)
     if own is not None:
         bound = _match(own, args, kwargs)
@@ -190,7 +193,8 @@ def _match(declared: Sequence[Parameter], args: Sequence[Any], kwargs: Mapping[s
     rest = list(args)
     for parameter in declared:
         if parameter.variadic:
-            bound[parameter.name] = tuple(rest[0]) if len(rest) == 1 and isinstance(rest[0], (list, tuple)) else tuple(rest)
+            listed = len(rest) == 1 and isinstance(rest[0], (list, tuple))
+            bound[parameter.name] = tuple(rest[0]) if listed else tuple(rest)
             rest = []
         elif rest and not parameter.keyword_only:
             bound[parameter.name] = rest.pop(0)

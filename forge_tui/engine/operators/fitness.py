@@ -74,7 +74,7 @@ def unfit(name: str, arguments: Mapping[str, Any] | None = None) -> str | None:
         return RANDOM
     if name == "torch.nn.functional.scaled_dot_product_attention" and arguments.get("dropout_p"):
         return RANDOM
-    if name == "torch.nn.functional.multi_head_attention_forward" and arguments.get("training") and arguments.get("dropout_p"):
+    if name.endswith(".multi_head_attention_forward") and arguments.get("training") and arguments.get("dropout_p"):
         return RANDOM
     if _updates(name, arguments):
         return UPDATES

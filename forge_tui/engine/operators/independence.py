@@ -118,7 +118,8 @@ def _embedding(call: Call) -> list[IndependentDim]:
 def _pad(call: Call) -> list[IndependentDim]:
     """Dimensions that `pad`, which names them from the last one backwards in pairs, does not reach or leaves alone."""
     source, pad = _spec(call), call.arguments.get("pad")
-    if source is None or not isinstance(pad, Items) or call.arguments.get("mode") not in ("constant", "reflect", "replicate"):
+    known = call.arguments.get("mode") in ("constant", "reflect", "replicate")
+    if source is None or not isinstance(pad, Items) or not known:
         return []
     amounts = list(pad.items)
     padded = {source.ndim - 1 - index // 2 for index, amount in enumerate(amounts) if amount != 0}

@@ -43,7 +43,9 @@ def alignment(tensor: torch.Tensor) -> int:
 def to_value(value: Any, weight_name: Callable[[torch.Tensor], str | None] = lambda tensor: None) -> Value:
     """One argument as a record. What no kernel can use becomes `Opaque`."""
     if isinstance(value, torch.Tensor):
-        return tensor_spec(value, weight_name(value)) if is_plain(value) else Opaque(f"{type(value).__name__}, {value.layout}")
+        if not is_plain(value):
+            return Opaque(f"{type(value).__name__}, {value.layout}")
+        return tensor_spec(value, weight_name(value))
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

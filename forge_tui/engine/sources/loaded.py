@@ -40,8 +40,9 @@ class LoadedModel:
 
 def describe_model(source: str, model: nn.Module, note: str = "") -> str:
     count = sum(item.numel() for item in model.parameters())
-    dtype = next((str(item.dtype).removeprefix("torch.") for item in model.parameters() if item.is_floating_point()), "no")
-    return f"{source}: {type(model).__name__}, {_count(count)} parameters, {dtype}{', ' + note if note else ''}"
+    dtype = next((str(item.dtype).removeprefix("torch.") for item in model.parameters() if item.is_floating_point()), "")
+    parts = [f"{source}: {type(model).__name__}", f"{_count(count)} parameters", dtype, note]
+    return ", ".join(part for part in parts if part)
 
 
 def _count(number: int) -> str:

@@ -83,7 +83,7 @@ def load_factory(source: str, arguments: dict[str, Any]) -> LoadedModel:
     except ImportError as error:
         raise _import_error(error, None, source) from error
     except Exception as error:  # any module may raise anything while it is imported
-        raise failure(f"module {module_name} cannot be imported", error, cure="correct it, or use another source") from error
+        raise failure(f"{module_name} cannot be imported", error, cure="correct it, or use another source") from error
     for part in attribute.split("."):
         if not hasattr(target, part):
             raise ProjectError(f"{module_name} has no {attribute!r}", where=source,
@@ -110,7 +110,7 @@ def _build(build: Callable[..., Any], arguments: dict[str, Any], what: str, own:
         except ImportError as error:
             raise _import_error(error, own) from error
         except Exception as error:  # the user's constructor may raise anything
-            raise failure(f"{what} raised", error, own=own, cure="correct the model's constructor or its arguments") from error
+            raise failure(f"{what} raised", error, own=own, cure="correct the constructor or its arguments") from error
     if not isinstance(model, nn.Module):
         raise ProjectError(f"{what} returned {type(model).__name__}, not a torch.nn.Module",
                            where=str(own) if own else None, cure="return the model itself")
