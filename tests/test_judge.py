@@ -350,3 +350,18 @@ def test_no_probe_without_a_judge_that_works() -> None:
             module.probe(PythonTarget())
     finally:
         module.judge_text = original
+
+
+def test_every_draw_can_be_made_in_every_layout() -> None:
+    from forge_tui.engine.statistics import statistics
+    from tests import builtin_cases, norm_cases
+
+    for family in ({**builtin_cases.FAMILIES, **norm_cases.FAMILIES}).values():
+        for case in family.values():
+            item = case(torch.bfloat16)
+            sample = item.tensors
+            drawer = Drawer(item.call, [sample], {name: statistics([tensor]) for name, tensor in sample.items()}, 1)
+            specs = dict(item.call.tensors())
+            for name in drawer.names():
+                for key, tensor in drawer.make(name).items():
+                    assert (tuple(tensor.shape), tuple(tensor.stride())) == (specs[key].shape, specs[key].stride)

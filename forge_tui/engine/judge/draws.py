@@ -107,7 +107,7 @@ class Drawer:
             return None
         if source.dtype == torch.bool:
             chosen = _pick(source, generator)
-            return chosen if name != "constant" else chosen.reshape(-1)[:1].expand(source.shape)
+            return chosen if name != "constant" else chosen.reshape(-1)[0].expand(source.shape)
         low, high = int(source.min()), int(source.max())
         table = self.specs.get("weight")
         if self.short == "embedding" and tensor == "input" and table is not None:
@@ -145,7 +145,7 @@ class Drawer:
         if name == "small":
             return (wide * (2.0**-8 if source.dtype == torch.float16 else 2.0**-30)).to(source.dtype)
         if name == "constant":
-            return _pick(_finite(wide), generator).reshape(-1)[:1].to(source.dtype).expand(source.shape)
+            return _pick(_finite(wide), generator).reshape(-1)[0].to(source.dtype).expand(source.shape)
         if name == "one spike":
             largest = float(_finite(wide).abs().max()) or 1.0
             return _with_one(self._resampled(tensor, source, generator),

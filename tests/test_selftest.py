@@ -1,0 +1,33 @@
+"""The exams that ship with Forge, on the host target: each faulty kernel refused for its reason, each honest one accepted."""
+
+from __future__ import annotations
+
+import pytest
+
+from forge_tui.cuda.host.target import HostTarget
+from forge_tui.engine.judge.selftest import CALLS, ExamResult, SelftestReport, exams, take
+
+EXAMS = exams()
+TARGET = HostTarget(budget=20_000)
+"""Instructions a thread may execute: honest exams stay below a thousand, and the endless one ends soon."""
+
+
+def test_the_exams_are_complete() -> None:
+    assert sum(exam.honest for exam in EXAMS) >= 10
+    assert sum(not exam.honest for exam in EXAMS) >= 30
+    assert {exam.call for exam in EXAMS} == set(CALLS)
+    assert all(exam.caught for exam in EXAMS if not exam.honest)
+
+
+@pytest.mark.parametrize("exam", EXAMS, ids=lambda exam: exam.name)
+def test_exam(exam) -> None:
+    result = take(exam, TARGET)
+    assert result.passed, result.problem
+
+
+def test_a_report_counts_both_kinds() -> None:
+    good = ExamResult("a", True, True, "verified", "")
+    bad = ExamResult("b", False, False, "verified", "", "verified instead of wrong")
+    report = SelftestReport("host", (good, bad))
+    assert not report.passed
+    assert report.summary() == "0 of 1 faulty kernels refused for the stated reason, 1 of 1 honest kernels accepted"
