@@ -48,15 +48,22 @@ Run = Callable[[], object]
 class Contender:
     """Something to time: the same call on several sets of tensors, taken in turn."""
 
-    def __init__(self, name: str, runs: Sequence[Run]) -> None:
+    def __init__(self, name: str, runs: Sequence[Run], before: Sequence[Run] = ()) -> None:
+        """before: for each of `runs`, what is to be enqueued ahead of a timed call, outside its time."""
         self.name = name
         self.runs = list(runs)
+        self.before = list(before)
         self.turn = 0
         self.cpu_us = 0.0
         """What enqueueing one call costs the CPU."""
         self.graphs: list[torch.cuda.CUDAGraph] = []
         self.kept: list[object] = []
         """Results made during capture: their memory belongs to the graphs."""
+
+    def prepare(self) -> None:
+        """Enqueue what comes before the next one."""
+        if self.before:
+            self.before[self.turn % len(self.before)]()
 
     def step(self, method: Method) -> None:
         """Enqueue the next one."""

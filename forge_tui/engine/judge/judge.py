@@ -31,6 +31,9 @@ from forge_tui.errors import KernelFileError
 HOST_ELEMENTS = 1 << 22
 """A call whose smallest representative proxy is larger is not interpreted: it would take minutes a launch."""
 
+ABOVE_CEILING = 1.1
+"""A bandwidth this many times the measured copy bandwidth is a fault, not a record."""
+
 Progress = Callable[[str, int, int], None]
 """What is being done, how many of it are done, how many there are."""
 
@@ -195,6 +198,8 @@ class _Judgement:
                 self._quick(setting)
                 passed.append(setting)
             except (CandidateFault, KernelFileError, Failed) as problem:
+                if getattr(self.target, "lost", None) is not None:
+                    raise  # the device's context is gone with it: nothing more can run in this process
                 setting.reason = str(from_fault(problem, "")) if isinstance(problem, CandidateFault) else str(problem)
         self.points = [setting.point() for setting in self.settings]
         return sorted(passed, key=lambda setting: (setting.us, self.settings.index(setting)))
@@ -214,6 +219,8 @@ class _Judgement:
                 self.points = [item.point() for item in self.settings]
                 return setting, setting.counts, timing
             except (CandidateFault, Failed) as problem:
+                if getattr(self.target, "lost", None) is not None:
+                    raise
                 failed = from_fault(problem, "") if isinstance(problem, CandidateFault) else problem
                 setting.reason = failed.sentence
                 if failure is None:
@@ -261,7 +268,14 @@ class _Judgement:
 
     def _time(self, setting: Setting) -> Timing:
         self.progress("timing", 0, 1)
-        return self.timer.full(setting, self.trial, self.cut_samples)
+        timing = self.timer.full(setting, self.trial, self.cut_samples)
+        moved = self.variant.bytes_moved / max(timing.us, 1e-9) * 1e6
+        ceiling = self.target.facts.copy_bytes_per_s * ABOVE_CEILING
+        if timing.kind == "device" and moved > ceiling:
+            detail = f"{moved / 1e12:.2f} TB/s, more than the {ceiling / 1e12:.2f} TB/s this device can move"
+            raise Failed("fault", f"timed at {detail}: it cannot have read its inputs and written its outputs",
+                         Check("bandwidth", False, moved, ceiling, detail), fault="launch")
+        return timing
 
     # -- verdicts
 

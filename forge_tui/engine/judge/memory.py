@@ -99,6 +99,7 @@ class Arena:
 
     def need(self, workspaces: tuple[Workspace, ...]) -> dict[str, torch.Tensor]:
         """Buffers for a plan's workspaces, poisoned by the next `begin`."""
+        self.workspaces.clear()  # the old ones' memory first
         self.workspaces = {item.name: Guarded(item.name, _plain(item), self.device) for item in workspaces}
         return {name: buffer.tensor for name, buffer in self.workspaces.items()}
 
@@ -108,7 +109,17 @@ class Arena:
             buffer.poison(patterns.next(buffer.spec.dtype))
         for name, buffer in self.inputs.items():
             buffer.load(values[name])
+        return self.tensors()
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Inputs and outputs by kernel-file name."""
         return {name: buffer.tensor for name, buffer in {**self.inputs, **self.outputs}.items()}
+
+    def poison_results(self, patterns: Patterns) -> None:
+        """Poison outputs and workspaces anew; inputs stay as they are."""
+        for name, buffer in (*self.outputs.items(), *self.workspaces.items()):
+            if name not in self.call.aliases:
+                buffer.poison(patterns.next(buffer.spec.dtype))
 
     def problem(self, values: dict[str, torch.Tensor]) -> str:
         """What the candidate wrote outside its outputs; empty when nothing."""

@@ -32,9 +32,12 @@ from forge_tui.errors import ForgeError
 class Server:
     """Answers requests with one open target; loads a variant's samples when it is first judged."""
 
-    def __init__(self, project: Path) -> None:
+    def __init__(self, project: Path, memory: int = 0) -> None:
+        """memory: most private memory on the host target, bytes; 0: no limit. (A GPU's driver maps what it likes.)"""
         self.project = project
+        self.memory = memory
         self._target = None
+        self._timer = None
         self._samples: dict[str, list] = {}
 
     def handle(self, body: bytes, progress: Callable[[bytes], None]) -> bytes:
@@ -57,14 +60,17 @@ class Server:
         import torch
 
         from forge_tui.cuda.target import open_target
+        from forge_tui.engine.judge.timing import open_timer
 
         self._target = open_target(request.device)
         if self._target.kind == "host":
             torch.set_num_threads(1)
+            _limit_memory(self.memory)
         if request.probe:
             from forge_tui.engine.judge.probe import probe
 
             probe(self._target)
+        self._timer = open_timer(self._target)
         return Welcome(self._target.kind, self._target.facts, str(torch.__version__), os.getpid())
 
     def _judge(self, request: JudgeRequest, progress: Callable[[str, int, int], None]) -> Judgement:
@@ -79,7 +85,7 @@ class Server:
         try:
             verdict = judge_text(request.text, request.filename, variant, self._samples[request.variant], self._target,
                                  seed=request.seed, options=request.options, settings=request.settings,
-                                 progress=progress)
+                                 progress=progress, timer=self._timer)
         except Exception:  # torch's own calls fail too once a candidate has ended the context: that is its verdict
             lost = getattr(self._target, "lost", None)
             if lost is None:
@@ -120,6 +126,15 @@ def _ended(fault: CandidateFault, seed: int | None) -> Verdict:
     return Verdict("fault", failed.sentence, (failed.check,), fault=failed.fault, line=failed.line, seed=seed or 0)
 
 
+def _limit_memory(limit: int) -> None:
+    """What asks for more gets an error, where the machine would else kill some process or other."""
+    import resource
+
+    if limit:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
 def _is_memory(error: Exception) -> bool:
     """torch says it in a RuntimeError: `DefaultCPUAllocator: can't allocate memory`, `CUDA out of memory`."""
     text = str(error).lower()
@@ -131,13 +146,7 @@ def main() -> None:
     parser.add_argument("--project", type=Path, required=True)
     parser.add_argument("--memory", type=int, default=0, metavar="BYTES", help="most private memory; 0: no limit")
     arguments = parser.parse_args()
-    if arguments.memory:
-        import resource
-
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        limit = arguments.memory if hard == resource.RLIM_INFINITY else min(arguments.memory, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-    serve(Server(arguments.project).handle)
+    serve(Server(arguments.project, arguments.memory).handle)
 
 
 if __name__ == "__main__":

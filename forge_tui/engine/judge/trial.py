@@ -86,14 +86,14 @@ class Trial:
             report = self.target.run(program, image, tensors, workspaces)
         except CandidateFault as fault:
             raise from_fault(fault, f"on {name}") from fault
+        return self.inspect(name, arena, values, own), report
+
+    def inspect(self, name: str, arena: Arena, values: dict[str, torch.Tensor], own: tuple[torch.Tensor, ...]) -> Check:
+        """What a launch left in an arena: stray writes first, then the results. Raises Failed."""
         problem = arena.problem(values)
         if problem:
             raise Failed("fault", f"on {name}, {problem}", Check(name, False, detail=problem),
                          fault="read_only" if problem.startswith("the input") else "out_of_bounds")
-        return self._compare(name, arena, values, own), report
-
-    def check(self, name: str, arena: Arena, values: dict[str, torch.Tensor], own: tuple[torch.Tensor, ...]) -> Check:
-        """What launches made elsewhere left in `arena`, compared like a run's results. Raises Failed."""
         return self._compare(name, arena, values, own)
 
     def _compare(self, name: str, arena: Arena, values: dict[str, torch.Tensor], own: tuple[torch.Tensor, ...]) -> Check:
