@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec import structs
 
 from forge_tui.cuda.faults import CandidateFault
 from forge_tui.engine.judge.draws import Drawer
 from forge_tui.engine.judge.judge import judge_text
 from forge_tui.engine.judge.memory import Guarded, core, to_device
+from forge_tui.engine.judge.options import JudgeOptions
 from forge_tui.engine.judge.proxy import proxies, restride
 from forge_tui.engine.judge.selftest import variant_of
 from forge_tui.engine.judge.verdict import Verdict
@@ -182,6 +184,51 @@ def test_in_place_operators() -> None:
     verdict = judged(lambda source, out, block: source.relu_(), made, text)
     assert verdict.verified
     assert judged(lambda source, out, block: None, made, text).outcome == "wrong"
+
+
+def test_an_in_place_result_has_its_inputs_strides() -> None:
+    """A slice of something wider: out of place, eager's result would be dense."""
+    text = PLAN.replace("functional.softmax", "functional.relu")
+    wide = torch.randn(24, 40)[:, :33]
+    variant, sample = variant_of("torch.nn.functional.relu", {"input": wide}, aliases={"out": "input"})
+    call = structs.replace(variant.call, outputs=(next(variant.call.tensors())[1],))
+    made = structs.replace(variant, call=call), sample
+    assert judged(lambda source, out, block: source.relu_(), made, text).verified
+
+
+def test_one_sum_of_many_numbers_may_be_summed_in_any_good_order() -> None:
+    """The mean of 1147 numbers, near zero by cancellation, where eager's only result happens to be ten times as exact.
+
+    Lanes of a warp that each add up a thirty-second of it are as good as a sum gets; one thread that adds up all of it is not:
+    on equal numbers its roundings all point the same way.
+    """
+    x = torch.randn(1147, generator=torch.Generator().manual_seed(0))
+    made = variant_of("torch.mean", {"input": x, "dim": (0,), "keepdim": False, "dtype": None})
+    text = PLAN.replace("nn.functional.softmax", "mean").replace('cols = "input.shape[-1]"', 'cols = "1147"')
+
+    def by_lanes(source, out, block):
+        padded = torch.nn.functional.pad(source, (0, 5)).view(36, 32)
+        lanes = torch.zeros(32)
+        for row in padded:
+            lanes = lanes + row
+        while len(lanes) > 1:
+            lanes = lanes[: len(lanes) // 2] + lanes[len(lanes) // 2:]
+        out.copy_(lanes[0] / 1147)
+
+    def by_one_thread(source, out, block):
+        total = torch.zeros(())
+        for value in source:
+            total = total + value
+        out.copy_(total / 1147)
+
+    def careless(source, out, block):
+        out.copy_(source.half().mean())
+
+    options = JudgeOptions(tune_points=1)
+    for seed in range(5):
+        assert judged(by_lanes, made, text, options=options, seed=seed).verified
+    assert "draw constant" in judged(by_one_thread, made, text, options=options).sentence
+    assert judged(careless, made, text, options=options).outcome == "wrong"
 
 
 # -- memory

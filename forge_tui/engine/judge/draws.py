@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from forge_tui.engine.cards import Statistics
-from forge_tui.engine.judge.memory import core
+from forge_tui.engine.judge.memory import core, lay
 from forge_tui.specs import Call, TensorSpec
 
 WEIGHT_NAMES = frozenset({"weight", "bias", "running_mean", "running_var"})
@@ -179,14 +179,6 @@ class Drawer:
             return [-math.inf, math.inf]
         seen = any(stat.nonfinite for name, stat in self.statistics.items() if name in self.data)
         return [-math.inf] if seen or self.short in MINUS_INFINITY else []
-
-
-def lay(spec: TensorSpec, values: torch.Tensor) -> torch.Tensor:
-    """A tensor with the spec's strides whose unique elements (see `core`) are `values`."""
-    flat = torch.zeros(max(spec.span // spec.itemsize, 1), dtype=getattr(torch, spec.dtype), device=values.device)
-    tensor = flat.as_strided(spec.shape, spec.stride)
-    core(tensor).copy_(values)
-    return tensor
 
 
 def _digest(seed: int, *parts: str) -> int:

@@ -20,7 +20,7 @@ from forge_tui.engine.cards import Variant
 from forge_tui.engine.judge.draws import Drawer
 from forge_tui.engine.judge.options import JudgeOptions
 from forge_tui.engine.judge.proxy import Proxy, extrapolate, proxies, representative, whole
-from forge_tui.engine.judge.reference import NoReference, eager
+from forge_tui.engine.judge.reference import NoReference, eager, in_place
 from forge_tui.engine.judge.timing import Timer, open_timer
 from forge_tui.engine.judge.trial import Failed, Trial, from_fault
 from forge_tui.engine.judge.tuning import Setting, settings_of
@@ -169,7 +169,7 @@ class _Judgement:
     # -- running
 
     def _own(self, values: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        return eager(self.proxy.call, values)
+        return in_place(self.proxy.call, eager(self.proxy.call, values))
 
     def _quick(self, setting: Setting) -> None:
         """Right on the first captured sample, and timed for the comparison of settings."""

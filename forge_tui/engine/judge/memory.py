@@ -207,6 +207,14 @@ def _plain(item: Workspace) -> TensorSpec:
     return TensorSpec(item.dtype, item.shape, tuple(stride), ALIGN)
 
 
+def lay(spec: TensorSpec, values: torch.Tensor) -> torch.Tensor:
+    """A tensor with the spec's strides whose unique elements (see `core`) are `values`."""
+    flat = torch.zeros(max(spec.span // spec.itemsize, 1), dtype=getattr(torch, spec.dtype), device=values.device)
+    tensor = flat.as_strided(spec.shape, spec.stride)
+    core(tensor).copy_(values)
+    return tensor
+
+
 def to_device(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
     """A copy on another device with the same shape and strides, expanded dimensions expanded there too."""
     if tensor.numel() == 0 or not _overlaps(core(tensor)):

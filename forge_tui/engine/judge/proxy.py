@@ -13,8 +13,7 @@ from msgspec import Struct, structs
 
 from forge_tui.cuda.program import Program
 from forge_tui.cuda.target import LaunchCounts
-from forge_tui.engine.judge.draws import lay
-from forge_tui.engine.judge.memory import core
+from forge_tui.engine.judge.memory import core, lay
 from forge_tui.engine.judge.options import PROXY_ELEMENTS
 from forge_tui.engine.judge.reference import eager
 from forge_tui.engine.operators import IndependentDim, independent_dims, tensor_spec

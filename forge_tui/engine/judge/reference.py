@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
+from forge_tui.engine.judge.memory import lay
 from forge_tui.engine.judge.tolerance import Comparer, Comparison
 from forge_tui.engine.operators import independent_dims, lookup, materialize
 from forge_tui.specs import Call, Dtype, Items, Value
@@ -13,7 +14,10 @@ from forge_tui.specs import Call, Dtype, Items, Value
 SLAB_BYTES = 64 << 20
 """Most bytes of the float64 reference held at once, where the operator can be cut."""
 PERTURBATIONS = 2
-"""Random roundings of the inputs tried for the sensitivity; the larger change counts."""
+FEW = 64
+FEW_PERTURBATIONS = 16
+"""Random roundings of the inputs tried for the sensitivity, the largest change counting: more where there are so few results
+that no neighbour makes up for one that chance left unmoved."""
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -29,6 +33,13 @@ def eager(call: Call, tensors: Tensors) -> tuple[torch.Tensor, ...]:
             return lookup(call.operator).call(materialize(call, tensors))
     except (RuntimeError, IndexError, ValueError, NotImplementedError) as error:
         raise NoReference(str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+
+
+def in_place(call: Call, results: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Results as the call leaves them: those that are an input's own memory have that input's dtype and strides."""
+    specs = dict(call.tensors())
+    return tuple(lay(specs[call.aliases[name]], result) if name in call.aliases else result
+                 for name, result in zip(call.output_names(), results, strict=True))
 
 
 def compare(call: Call, tensors: Tensors, own: Sequence[torch.Tensor], candidate: Sequence[torch.Tensor],
@@ -60,12 +71,18 @@ def reference(call: Call, tensors: Tensors) -> tuple[torch.Tensor, ...]:
 
 
 def _sensitivity(call: Call, tensors: Tensors, truth: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor] | None:
-    """By output: how far float64 results move when inputs are rounded to float32 (float64 calls: to float64)."""
+    """By output: how far float64 results move when inputs are rounded to float32 (float64 calls: to float64).
+
+    Roundings are random, as those inside a sum are not: a result that many inputs flow into moves by the square root of
+    their number more when all are rounded against it, and that is the error of a plain running sum. (The standard
+    bound: unit roundoff times the sum of |derivative x input|.) The number is taken as inputs over results.
+    """
     wide = _widened(call, torch.float64)
     double = any(tensor.dtype == torch.float64 for tensor in tensors.values())
     unit = 2.0**-53 if double else 2.0**-24
     moved = [torch.zeros(item.shape, dtype=torch.float64, device=item.device) for item in truth]
-    for attempt in range(PERTURBATIONS):
+    results = sum(item.numel() for item in truth)
+    for attempt in range(PERTURBATIONS if results >= FEW else FEW_PERTURBATIONS):
         try:
             other = eager(wide, {name: _perturbed(tensor, unit, seed + attempt) for name, tensor in tensors.items()})
         except NoReference:
@@ -73,7 +90,8 @@ def _sensitivity(call: Call, tensors: Tensors, truth: Sequence[torch.Tensor], se
         for total, result, base in zip(moved, other, truth, strict=True):
             change = (result - base).abs()
             torch.maximum(total, change.to(torch.float64).nan_to_num(0.0, 0.0, 0.0), out=total)
-    return moved
+    inflow = max((tensor.numel() for tensor in tensors.values() if tensor.is_floating_point()), default=1) / max(results, 1)
+    return [item * max(1.0, inflow) ** 0.5 for item in moved]
 
 
 def _perturbed(tensor: torch.Tensor, unit: float, seed: int) -> torch.Tensor:

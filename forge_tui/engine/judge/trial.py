@@ -10,7 +10,7 @@ from forge_tui.cuda.faults import CandidateFault, FaultKind
 from forge_tui.cuda.program import Image, Program
 from forge_tui.cuda.target import RunReport, Target
 from forge_tui.engine.judge.memory import Arena, Patterns
-from forge_tui.engine.judge.reference import compare, eager
+from forge_tui.engine.judge.reference import compare
 from forge_tui.engine.judge.tolerance import Comparison
 from forge_tui.engine.judge.verdict import Check, Outcome, Worst
 from forge_tui.specs import Call, Items, TensorSpec, Value
@@ -70,10 +70,6 @@ class Trial:
         generator = torch.Generator(device="cpu")
         generator.manual_seed(seed & ((1 << 63) - 1))
         self.patterns = Patterns(generator)
-
-    def truth(self, values: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Eager's results, in eager's strides. Raises NoReference."""
-        return eager(self.call, values)
 
     def run(self, name: str, program: Program, image: Image, values: dict[str, torch.Tensor],
             own: tuple[torch.Tensor, ...], *, elsewhere: bool = False) -> tuple[Check, RunReport]:
