@@ -13,7 +13,7 @@ from forge_tui.cuda.launch import PreparedProgram
 from forge_tui.cuda.timing import Contender, Stopwatch
 from forge_tui.engine.cards import variant_key
 from forge_tui.engine.judge.memory import Arena
-from forge_tui.engine.judge.reference import eager
+from forge_tui.engine.judge.reference import eager, in_place
 from forge_tui.engine.judge.trial import Trial
 from forge_tui.engine.judge.tuning import Setting
 from forge_tui.engine.judge.verdict import Timing
@@ -109,7 +109,8 @@ class _Set:
             self.arena.begin(self.values, self.trial.patterns)
             self.target.enqueue(self.prepared)
             self.target.wait()
-        self.trial.inspect("the timed launches", self.arena, self.values, eager(self.trial.call, self.values))
+        own = in_place(self.trial.call, eager(self.trial.call, self.values))
+        self.trial.inspect("the timed launches", self.arena, self.values, own)
 
 
 def split(call: Call, tensors: Mapping[str, torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:

@@ -145,7 +145,7 @@ class Drawer:
         if name == "small":
             return (wide * (2.0**-8 if source.dtype == torch.float16 else 2.0**-30)).to(source.dtype)
         if name == "constant":
-            return _pick(_finite(wide), generator).reshape(-1)[0].to(source.dtype).expand(source.shape)
+            return _few_bits(_pick(_finite(wide), generator).reshape(-1)[0]).to(source.dtype).expand(source.shape)
         if name == "one spike":
             largest = float(_finite(wide).abs().max()) or 1.0
             return _with_one(self._resampled(tensor, source, generator),
@@ -202,6 +202,16 @@ def _pick(source: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     flat = source.reshape(-1)
     chosen = torch.randint(0, flat.numel(), (flat.numel(),), generator=generator, device=source.device)
     return flat[chosen].reshape(source.shape)
+
+
+def _few_bits(value: torch.Tensor) -> torch.Tensor:
+    """Rounded to three significant bits: sums of up to 2**21 copies are exact in float32 in any order.
+
+    Other constants make the roundings of a sum all point the same way, further in a short chain of additions than any
+    tolerance for independent roundings allows, and would refuse honest reductions.
+    """
+    fraction, exponent = torch.frexp(value)
+    return torch.ldexp((fraction * 8).round() / 8, exponent)
 
 
 def _permuted(source: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
