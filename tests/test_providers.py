@@ -246,8 +246,16 @@ def test_a_prompt_is_bounded() -> None:
     assert len(build_prompt(make_ask(parent=parent, tried=tried)).text) < 80_000
 
 
-def test_the_worked_example_of_the_prompt_is_a_kernel_file() -> None:
-    from forge_tui.engine.kernelfile import parse
+def test_the_worked_example_of_the_prompt_passes_the_judge() -> None:
+    """What a model is shown must be right: the real judge on the host target."""
+    import torch
+
+    from forge_tui.cuda.host.target import HostTarget
+    from forge_tui.engine.judge.judge import judge_text
+    from forge_tui.engine.judge.selftest import variant_of
 
     source = parse_reply(build_prompt(make_ask()).system).source
-    assert parse(source, "example.cu").refusal(SOFTMAX.call, H200) is None
+    values = torch.randn(6, 300, generator=torch.Generator().manual_seed(5))
+    variant, sample = variant_of("torch.nn.functional.softmax", {"input": values, "dim": -1, "dtype": None})
+    verdict = judge_text(source, "example.cu", variant, [sample], HostTarget())
+    assert verdict.verified and len(verdict.points) == 3, verdict.sentence
