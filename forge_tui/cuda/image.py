@@ -50,7 +50,8 @@ class GlobalVariable(Struct, frozen=True):
     name: str
     size: int
     initialized: bool
-    """Constants are; whatever is not can only be meant to be written."""
+    """Constants are, unless they are zero. Every variable of a header is here, used or not, so that this cannot tell what is
+    written: `compile_program` does, by following addresses in the PTX."""
 
 
 class CubinFacts(Struct, frozen=True):

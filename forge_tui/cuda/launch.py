@@ -70,7 +70,6 @@ class LoadedImage:
             self.facts: CubinFacts = read_cubin(image.code)
         except BadImage as error:
             raise CandidateFault("launch", str(error)) from error
-        refuse_variables(self.facts)
         self.code = image.code                              # the driver reads it lazily
         try:
             self.library = call("cuLibraryLoadData", image.code, [], [], 0, [], [], 0)
@@ -106,14 +105,6 @@ class LoadedImage:
                 call("cuFuncSetAttribute", function, kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
         except DriverError as error:
             raise error.fault(launch.kernel) from error
-
-
-def refuse_variables(facts: CubinFacts) -> None:
-    """Raises CandidateFault('compile') for a variable that has no initial value: nothing may survive a launch."""
-    for variable in facts.variables:
-        if not variable.initialized:
-            raise CandidateFault("compile", f"the image has the writable variable `{variable.name}` ({variable.size} bytes); "
-                                 "use a [[workspace]], or constexpr or __constant__ for a table")
 
 
 def _unload(library: Any) -> None:

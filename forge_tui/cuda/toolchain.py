@@ -64,8 +64,9 @@ def find_toolchain() -> Toolchain:
         arch_status, numbers = nvrtc.nvrtcGetSupportedArchs()
         if int(status) or int(arch_status):
             raise MissingEnvironment(f"NVRTC at {library} does not answer ({status})", cure=CURE)
-    headers = _find_headers(library, major)
-    include = [path for path in (headers, _find_cccl(headers)) if path is not None]
+    folders = _header_folders(library, major)
+    headers = next(iter(folders), None)
+    include = [path for path in (headers, _find_cccl(folders)) if path is not None]
     return Toolchain(version=f"{major}.{minor}", archs=tuple(f"sm_{n}" for n in numbers), library=str(library),
                      include=tuple(str(path) for path in include))
 
@@ -135,8 +136,8 @@ def _load_nvrtc() -> Path:
     return path
 
 
-def _find_headers(library: Path, major: int) -> Path | None:
-    """The folder with `cuda_fp16.h` nearest to the library; one of the library's own major version is preferred."""
+def _header_folders(library: Path, major: int) -> list[Path]:
+    """Folders with `cuda_fp16.h`, the nearest to the library first; of the library's own major version where there are any."""
     real = library.resolve()
     candidates = [real.parent.parent / "include", real.parent.parent.parent / "cuda_runtime/include"]
     for root in map(Path, dict.fromkeys(sys.path)):
@@ -146,14 +147,19 @@ def _find_headers(library: Path, major: int) -> Path | None:
             base = Path(os.environ[variable])
             candidates += [base / "include", base / "targets/x86_64-linux/include", base / "targets/sbsa-linux/include"]
     candidates += [Path("/usr/local/cuda/include"), Path(f"/usr/local/cuda-{major}/include"), Path("/usr/include")]
-    there = [path for path in candidates if (path / "cuda_fp16.h").is_file()]
+    there = [path for path in dict.fromkeys(candidates) if (path / "cuda_fp16.h").is_file()]
     same = [path for path in there if (header_version(str(path)) or "").split(".")[0] == str(major)]
-    return next(iter(same or there), None)
+    return same or there
 
 
-def _find_cccl(headers: Path | None) -> Path | None:
-    """The folder with `cuda/atomic`, when it is not the header folder itself."""
-    if headers is None or (headers / "cuda/atomic").is_file():
+def _find_cccl(folders: list[Path]) -> Path | None:
+    """The folder with `cuda/atomic`, when it is not the first header folder itself. It may be a toolkit's where the headers are
+    a wheel's: a CUDA build of torch brings the one and not the other."""
+    if not folders or (folders[0] / "cuda/atomic").is_file():
         return None
-    candidates = [headers / "cccl", headers.parent.parent / "cuda_cccl/include", headers.parent.parent / "cuda_cccl/include/cccl"]
-    return next((path for path in candidates if (path / "cuda/atomic").is_file()), None)
+    for headers in folders:
+        wheel = headers.parent.parent / "cuda_cccl/include"
+        for path in (headers / "cccl", wheel, wheel / "cccl", headers):
+            if (path / "cuda/atomic").is_file():
+                return path
+    return None
