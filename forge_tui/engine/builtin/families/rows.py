@@ -145,7 +145,7 @@ def _recipes(work: RowWork) -> Iterator[Recipe]:
     stream = Recipe("rows_stream", "access", "a block walks its row twice, from shared memory or the L2 the second time",
                     values.of(KEEP_TUNE=[1, 0], BLOCK_TUNE=[512, 256, 1024, 128, 64, 32], UNROLL_TUNE=[2, 4, 1]))
     split = Recipe("rows_split", "split", "rows cut into slices over many blocks: states first, results in a second launch",
-                   values.of(SPLIT_TUNE=_split(rows, cols), BLOCK_TUNE=[256, 512, 128],
+                   values.of(SPLIT_TUNE=_split(rows, cols), BLOCK_TUNE=[512, 256, 128] if cols >= 1 << 19 else [256, 128, 512],
                              STATE_FLOATS=str(work.state_floats), STREAM_TUNE=None))
     columns = Recipe("columns", "access", "neighbouring threads on neighbouring rows, the reduced dimension walked in depth",
                      values.of(ACROSS_TUNE=[32, 64, 16, 8, 128], DEPTH_TUNE=_depth(rows, cols), ROW_REACH=values.row_reach,

@@ -20,10 +20,10 @@ plane = "input.numel // max(input.shape[0] * channels, 1)"
 pack = "16 // input.itemsize"           # elements of one access
 
 [tune]
-WARPS = [8, 16]
-CHUNK = [2048, 1024]                    # elements of a warp's piece of a tile
+WARPS = [16, 8]
+CHUNK = [1024, 2048]                    # elements of a warp's piece of a tile
 SLOTS = [6, 4, 12, 3]
-HOLD = [2, 1, 4]
+HOLD = [4, 1, 2]
 WATCH = [2]
 STREAM = [1, 0]                         # 1: stores marked as not to be kept in the L2
 

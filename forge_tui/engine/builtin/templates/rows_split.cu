@@ -18,14 +18,14 @@ SPLIT = @SPLIT_TUNE@                    # slices of a row
 BLOCK = @BLOCK_TUNE@
 VEC = [8, 4, 2, 1]                      # elements of one access: as many as types, alignment and lengths allow, or half
 UNROLL = [4, 2, 1]                      # accesses of a thread in flight
-REVERSE = [1, 0]
+REVERSE = [0, 1]
 
 [require]
 call = [@GUARD@]
 aligned = "VEC <= reach and VEC * 2 >= reach"
 blocks = "SPLIT <= max(2, ceil_div(cols, BLOCK * VEC))"     # no block without work
 unrolled = "UNROLL == 1 or cols >= SPLIT * BLOCK * VEC * UNROLL"
-reverse = "REVERSE == 1 or rows * cols * input.itemsize > l2_bytes // 8"    # no difference where all of it stays in the L2
+reverse = "REVERSE == 0 or rows * cols * input.itemsize > l2_bytes // 8"    # no difference where all of it stays in the L2
 
 [define]
 COLS = "cols"
