@@ -10,7 +10,7 @@ import pytest
 from forge_tui.cuda.cache import ImageCache
 from forge_tui.cuda.compile import compile_program, compiler_facts
 from forge_tui.cuda.faults import CandidateFault
-from forge_tui.cuda.program import Launch, Program
+from forge_tui.cuda.program import Argument, Launch, Program
 from forge_tui.cuda.toolchain import HEADERS
 
 PLAN = "/*forge\nformat = 1\n*/\n"
@@ -224,3 +224,19 @@ extern "C" __global__ void k(float* p) {
 """
     image = compile_program(program(code), kind="cubin")
     assert image.kernels[0].spill_bytes == 0 and image.log == ""
+
+
+def test_constants_of_a_file_are_no_state():
+    """NVRTC 13.0 keeps a zero `constexpr` at file scope as a variable of the image; 13.5 drops it. Neither is written."""
+    code = 'constexpr int ZERO = 0, ONE = 1;\nextern "C" __global__ void k(int* out) { out[ZERO] = ONE; }'
+    program = Program("k.cu", code, (), (Launch("k", (1, 1, 1), (1, 1, 1), (Argument("pointer", "out"),)),))
+    for kind in ("ptx", "cubin"):
+        assert compile_program(program, kind=kind).kernels[0].name == "k"
+
+
+def test_compiling_does_not_write_into_the_interpreters_own_bytes():
+    """NVRTC writes results into the bytes object it is given; an empty log has length 1, and such objects are shared."""
+    program = Program("k.cu", 'extern "C" __global__ void k(int* out) { out[0] = 1; }', (),
+                      (Launch("k", (1, 1, 1), (1, 1, 1), (Argument("pointer", "out"),)),))
+    compile_program(program, kind="ptx")
+    assert list(b" ") == [32] and " ".encode() == bytes([32])

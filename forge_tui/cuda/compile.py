@@ -105,9 +105,11 @@ def _fetch(nvrtc, handle, what: str) -> bytes:
     """One of NVRTC's results, without the terminating zero of texts."""
     status, size = getattr(nvrtc, f"nvrtcGet{what}Size")(handle)
     _expect(nvrtc, status)
-    buffer = b" " * size
+    # NVRTC writes into the bytes object itself. One of length 1 is shared by the whole interpreter (an empty log has size 1), so
+    # the buffer is never that short.
+    buffer = bytes(size + 16)
     _expect(nvrtc, getattr(nvrtc, f"nvrtcGet{what}")(handle, buffer)[0])
-    return buffer if what == "CUBIN" else buffer.rstrip(b"\0")
+    return buffer[:size] if what == "CUBIN" else buffer.rstrip(b"\0")
 
 
 def _expect(nvrtc, status) -> None:
