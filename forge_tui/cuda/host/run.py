@@ -266,6 +266,8 @@ class Machine:
                     self.step(self.choose())
                 else:
                     self.release()
+        if self.live_count:
+            self.fault("not_interpretable", "not interpretable: a jump to nowhere", self.active(None), None)
 
     def step(self, index: int) -> None:
         """Run one basic block for the lanes that are at it, and send them on."""
@@ -329,11 +331,14 @@ class Machine:
     def join(self, way: int, mask: Mask) -> None:
         if way == EXIT:
             self.leave(mask)
-        elif way in self.pending:
-            there = self.pending[way]
-            self.pending[way] = None if there is None or mask is None else there | mask
         else:
-            self.pending[way] = mask
+            self.add(self.pending, way, mask)
+
+    @staticmethod
+    def add(places: dict[int, Mask], way: int, mask: Mask) -> None:
+        """Put lanes with those that are at a block already."""
+        there = places.get(way, mask)
+        places[way] = None if there is None or mask is None else there | mask
 
     def leave(self, mask: Mask) -> None:
         """Lanes are done."""
@@ -357,7 +362,7 @@ class Machine:
             self.visits[index] = self.visits.get(index, 0) + 1
             if self.visits[index] > SPIN_LIMIT:
                 self.visits[index] = 0
-                self.held[index] = self.pending.pop(index)
+                self.add(self.held, index, self.pending.pop(index))
                 self.held_until = self.executed + HOLD_STEPS
                 if not self.pending:
                     self.release()

@@ -1,0 +1,62 @@
+"""Soundness of registers that are stored once for many lanes: the same results however lanes are scheduled or stored."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import test_host_kernels as kernels
+import torch
+from hostkit import launch, needs_nvrtc, run
+
+from forge_tui.cuda.host import launch as launching
+from forge_tui.cuda.host.run import Machine
+
+pytestmark = needs_nvrtc
+
+PROGRAMS = [
+    kernels.test_divergent_loops_with_break_continue_and_return, kernels.test_divergent_loop_around_a_warp_shuffle,
+    kernels.test_switch_and_jump_table, kernels.test_matmul_with_shared_tiles_and_ragged_edges,
+    kernels.test_histogram_with_shared_and_global_atomics, kernels.test_inclusive_scan_of_a_block,
+    kernels.test_warp_scan_and_collectives, kernels.test_local_array_with_dynamic_index, kernels.test_syncthreads_count_and_friends,
+    kernels.test_constant_table_device_function_and_by_value_loop, kernels.test_spin_lock_and_waiting_for_another_thread,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda test: test.__name__.removeprefix("test_"))
+def test_results_do_not_depend_on_registers_being_narrow(program, monkeypatch: pytest.MonkeyPatch) -> None:
+    analyse = launching.analyse
+    monkeypatch.setattr(launching, "analyse", lambda kernel, block, grid, wide=False: analyse(kernel, block, grid, True))
+    program()
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda test: test.__name__.removeprefix("test_"))
+def test_results_do_not_depend_on_whose_turn_it_is(program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes advance in random order, never mind where they should meet; only collectives wait for their warp."""
+    dice = random.Random(5)
+
+    def choose(machine: Machine) -> int:
+        able = [i for i, mask in machine.pending.items()
+                if mask is None or not machine.translations.collective[i] or machine.warps_whole(mask)]
+        return dice.choice(able or list(machine.pending))
+
+    monkeypatch.setattr(Machine, "choose", choose)
+    program()
+
+
+def test_waiting_lanes_make_the_chunk_wide_and_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that waits in a loop for a flag is overtaken by those that set it: the shared loop counter must not be torn."""
+    source = """extern "C" __global__ void k(int* out, int n) {
+      __shared__ volatile int turn; if (threadIdx.x == 0) turn = 0; __syncthreads();
+      int total = 0;
+      #pragma unroll 1
+      for (int j = 0; j < n; j++) {
+        if (threadIdx.x % 32 == 0) { while (turn != j * 4 + threadIdx.x / 32) { } turn = turn + 1; }
+        total += j * 10 + threadIdx.x; }
+      out[blockIdx.x * 128 + threadIdx.x] = total; }"""
+    widen, widened = Machine.widen, []
+    monkeypatch.setattr(Machine, "widen", lambda machine: (widened.append(machine), widen(machine)))
+    out = torch.zeros(3, 128, dtype=torch.int32)
+    run(source, {"out": out}, launch("k", 3, 128, "out", 5))
+    assert torch.equal(out.long(), (100 + 5 * torch.arange(128)).expand(3, 128))
+    assert widened, "lanes were torn apart that share a loop counter: the guard must have seen it"
