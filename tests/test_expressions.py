@@ -110,7 +110,7 @@ def test_no_text_is_expensive(text: str):
     ("present(output_size[2])", 0), ("output_size[0]", 7), ("tensors[1].shape[0] * tensors[0].numel", 32), ("tensors[1].contiguous", 0),
     ("approximate == 'tanh'", 1), ("dtype == 'float32'", 1), ("present(dtype) and dtype == 'float32'", 1), ("weight == 'x'", 0),
     ("flag", 1), ("not flag", 0), ("ceil_div(a, 2)", 4), ("align(a, 4)", 8), ("0 < a <= 7 < d", 1), ("a if c else d", 1024),
-    ("whole == 2", 1), ("eps > 0", 1), ("present(weight) and weight.numel == 3", 0), ("a //\n  2", 3), ("True", 1),
+    ("whole == 2", 1), ("eps > 0", 1), ("present(weight) and weight.numel == 3", 0), ("a //\n  2", 3), ("True", 1), ("0x10 + 0b11 + 1_000", 1019),
 ])
 def test_what_names_are(text: str, expected: int):
     assert value(text) == expected
@@ -129,6 +129,7 @@ def test_what_names_are(text: str, expected: int):
     ("approximate", "the string 'tanh'", "=="), ("approximate < 'z'", "orders", "only numbers"), ("a == 'x'", "compares", "strings with strings"),
     ("generator", "object no kernel can use", ""), ("b'x' == 1", "not allowed", "integers"), ("None", "not a value", "present"),
     ("", "empty", ""), ("ａ", "outside ASCII", "ASCII"), ("device.sm_count", "is not known", "bare names: sm_count"),
+    ("1if a else 2", "runs into a word", "space"), ("a == '\\d'", "backslash", "space"), ("0x1for a", "runs into a word", "space"),
     ("1 << 3", "`<<` is not allowed", "2 ** n"), ("~a", "not allowed", ""), ("f'{a}' == 1", "not allowed", ""),
 ])
 def test_refusals_say_what_and_how(text: str, says: str, cure: str):

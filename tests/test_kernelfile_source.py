@@ -122,7 +122,7 @@ def refused(code: str) -> KernelFileError:
     ("{" * 300, 4, "200 deep"),
     ("#if A\n" * 100, 68, "64 inside each other"),
     ("#if A\n#endif\n" * 3000, 4004, "more than 2000 conditionals"),
-    ("x" + "{}" * 600, 4, "more than 500 tokens"),
+    ("int" + " a{}," * 600 + " b;", 4, "`a`"),
     ("int x;" * 60_000, 1, "more than 262144"),
 ])
 def test_refused_with_its_line(code: str, line: int, says: str):
@@ -156,6 +156,9 @@ def test_refused_with_its_line(code: str, line: int, says: str):
     "__device__ bool f(int a, int b, int c) { return a<b && b<::c; }\n",
     "struct N { int new_value; }; __device__ int renew(int malloc_count) { return malloc_count; }\n",
     "extern \"C\" { __device__ int g(int); }\nextern \"C++\" { __device__ int h(int); }\n",
+    "const int t[][2] = {{1, 2}, {3, 4}}, u{3}, v{4}; struct Q { int a; } const q{1};\n",
+    "struct R { int a, b; __device__ R(int x) : a{x}, b{x} { a = 1; } __device__ ~R() {} int c; };\n__device__ R::R(int x) : a{x}, b{x} {}\n",
+    "__device__ void f(int a) { if (a == int{3}) { a = 1; } else { a = 2; } do { --a; } while (a > 0); int b = [&] { return a; }(); }\n",
     "union U { float f; int i; };\ntemplate struct Pack<3>;\n",
     "[[maybe_unused]] constexpr int q = 3; static const int r = 4, s = 5;\n",
     "__device__ Pack<3, float> make(const Pack<(3 > 2), float>& a) { Pack<3> b = {{1, 2, 3}}; return Pack<3>{b}; }\n",

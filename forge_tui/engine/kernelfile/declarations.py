@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from forge_tui.engine.kernelfile.heads import bare, declared_name, group, is_constant, is_function, last_group, parameters_at
@@ -12,8 +12,8 @@ MAX_CONDITIONALS = 2000
 """`#if`s of a file, and"""
 MAX_NESTED = 64
 """how many may be open at once: the reader keeps its place at each."""
-MAX_HEAD = 500
-"""Tokens of a statement before a brace that opens a function, a class or a braced value at the top of a statement."""
+MAX_BRACES = 200
+"""How deep braces may be nested."""
 
 Scope = Literal["namespace", "class", "function", "braces"]
 
@@ -62,31 +62,24 @@ class Declarations:
     problem: Problem | None = None
 
 
-_DEPTH = Token("punct", "(", -1)
-"""Marks an open parenthesis that was left behind when a brace opened inside it."""
+@dataclass
+class _Open:
+    """An open brace, or the file itself: what kind of scope it is, and the statement being read in it."""
 
-
-def _marks(depth: int) -> tuple[Token, ...]:
-    return (_DEPTH,) * depth
-
-
-@dataclass(frozen=True)
-class _State:
-    """Where the reader is; immutable, so that a conditional can be read again from its start for every branch."""
-
-    scopes: tuple[tuple[Scope, bool, tuple[Token, ...]], ...] = ()
-    """Open braces: kind, whether linkage is C, and the statement that goes on after the brace closes."""
-    head: tuple[Token, ...] = ()
+    kind: Scope
+    extern_c: bool = False
+    head: list[Token] = field(default_factory=list)
     depth: int = 0
     """Open parentheses and brackets of `head`."""
+    grouped: bool = False
+    """Whether `head` holds a braced group already."""
 
-    @property
-    def scope(self) -> Scope:
-        return self.scopes[-1][0] if self.scopes else "namespace"
+    def copy(self) -> _Open:
+        return _Open(self.kind, self.extern_c, list(self.head), self.depth, self.grouped)
 
-    @property
-    def extern_c(self) -> bool:
-        return bool(self.scopes) and self.scopes[-1][1]
+    def end(self) -> None:
+        """The statement is over."""
+        self.head, self.depth, self.grouped = [], 0, False
 
 
 def read_declarations(items: list[Token | Directive]) -> Declarations:
@@ -100,10 +93,10 @@ class _Reader:
     def __init__(self, items: list[Token | Directive]) -> None:
         self.items = items
         self.out = Declarations()
-        self.head: list[Token] = []
-        self.state = _State()
+        self.scopes = [_Open("namespace")]
         self.seen = 0
-        self.conditionals: list[tuple[_State, _State | None]] = []
+        self.conditionals: list[tuple[list[_Open], list[_Open] | None]] = []
+        """Per open `#if`: the scopes where it began, and where its first branch ended."""
         self.macros = {item.tokens[0].text for item in items
                        if isinstance(item, Directive) and item.name == "define" and item.tokens}
 
@@ -117,11 +110,19 @@ class _Reader:
                 self.token(item)
             if self.out.problem is not None:
                 return self.out
-        if self.state.scopes:
+        if len(self.scopes) > 1:
             self.fail(last, "a { is never closed", "close it")
         elif self.head:
             self.fail(self.head[0].line, "the file ends inside a statement", "end it with ;")
         return self.out
+
+    @property
+    def here(self) -> _Open:
+        return self.scopes[-1]
+
+    @property
+    def head(self) -> list[Token]:
+        return self.scopes[-1].head
 
     def fail(self, line: int, message: str, cure: str) -> None:
         self.out.problem = self.out.problem or Problem(line, message, cure)
@@ -145,92 +146,84 @@ class _Reader:
             self.fail(directive.line, f"#{directive.name} without #if", "add the #if or remove it")
         return None
 
-    def saved(self) -> _State:
-        return replace(self.state, head=tuple(self.head))
+    def saved(self) -> list[_Open]:
+        return [scope.copy() for scope in self.scopes]
 
-    def restore(self, state: _State) -> None:
-        self.head = list(state.head)
-        self.state = replace(state, head=())
+    def restore(self, scopes: list[_Open]) -> None:
+        self.scopes = [scope.copy() for scope in scopes]
 
     def token(self, token: Token) -> None:
         text = token.text if token.kind == "punct" else ""
+        here = self.here
         if text in ("(", "["):
-            self.state = replace(self.state, depth=self.state.depth + 1)
+            here.depth += 1
         elif text in (")", "]"):
-            if self.state.depth == 0:
+            if here.depth == 0:
                 return self.fail(token.line, f"a {text} closes nothing", "remove it or open it")
-            self.state = replace(self.state, depth=self.state.depth - 1)
+            here.depth -= 1
         elif text == "{":
             return self.open(token)
         elif text == "}":
             return self.close(token)
-        elif text == ";" and self.state.depth == 0:
+        elif text == ";" and here.depth == 0:
             self.statement()
-            self.head = []
-            return None
-        elif text == ":" and self.state.scope == "class" and len(self.head) == 1:
-            self.head = []                                  # `public:`
-            return None
-        self.head.append(token)
+            return here.end()
+        elif text == ":" and here.kind == "class" and len(here.head) == 1:
+            return here.end()                               # `public:`
+        here.head.append(token)
         return None
 
     def open(self, token: Token) -> None:
-        if len(self.state.scopes) > 200:
-            return self.fail(token.line, "braces are nested more than 200 deep", "simplify the code")
-        if len(self.head) > MAX_HEAD and self.state.scope != "braces" and not self.state.depth:
-            return self.fail(token.line, f"a statement of more than {MAX_HEAD} tokens before a brace", "split it")
-        kind, extern_c = self.kind_of_brace()
-        if kind == "function" and self.state.scope in ("namespace", "class"):
+        if len(self.scopes) > MAX_BRACES:
+            return self.fail(token.line, f"braces are nested more than {MAX_BRACES} deep", "simplify the code")
+        here = self.here
+        kind, extern_c = self.kind_of_brace(here)
+        if kind == "function" and here.kind in ("namespace", "class"):
             self.function(defined=True)
         elif kind == "function":
             self.statement()                                # `if (...) {`, `static int x {`
-        keep = tuple(self.head) if kind in ("class", "braces") else ()
-        depth = self.state.depth
-        self.state = _State((*self.state.scopes, (kind, extern_c, (*keep, *_marks(depth)))))
-        self.head = []
+        if kind in ("namespace", "function"):
+            here.end()                                      # nothing of the statement goes on after the brace closes
+        self.scopes.append(_Open(kind, extern_c))
         return None
 
     def close(self, token: Token) -> None:
-        if not self.state.scopes or self.state.depth:
+        if len(self.scopes) == 1 or self.here.depth:
             return self.fail(token.line, "a } closes nothing", "remove it or open it")
-        if self.head and self.state.scope in ("namespace", "class"):
+        if self.head and self.here.kind in ("namespace", "class"):
             return self.fail(self.head[0].line, "a statement is not ended before }", "end it with ;")
-        kind, _, kept = self.state.scopes[-1]
-        depth = sum(token is _DEPTH for token in kept)
-        head = [token for token in kept if token is not _DEPTH]
-        if kind in ("class", "braces"):
-            head.append(_END._replace(line=token.line))
-        self.state = _State(self.state.scopes[:-1], depth=depth)
-        self.head = head
+        if self.scopes.pop().kind in ("class", "braces"):
+            self.head.append(_END._replace(line=token.line))
+            self.here.grouped = True
         return None
 
-    def kind_of_brace(self) -> tuple[Scope, bool]:
-        if not self.head and self.state.scope in ("namespace", "class"):
+    def kind_of_brace(self, here: _Open) -> tuple[Scope, bool]:
+        """What a `{` opens, by the statement so far. Looks at the whole statement once only: at its first brace."""
+        declares = here.kind in ("namespace", "class")
+        if declares and (not here.head or here.head[-1].text == "{}"):
             return "function", False                        # the body after a constructor's `: member{value}`
-        if self.state.depth or self.state.scope == "braces":
-            # A lambda's body or a braced list inside parentheses: function-like inside, the statement goes on after it.
+        if here.depth or here.grouped or here.kind == "braces":
+            # A lambda's body or a braced list: function-like inside, the statement goes on after it.
             return "braces", False
-        head = bare(self.head)
+        head = bare(here.head)
         texts = [token.text for token in head]
-        if self.state.scope == "function":
+        if not declares:
             if texts[:1] and texts[0] in ("struct", "class", "union"):
                 return "class", False
             return ("braces", False) if "=" in texts or texts[:1] == ["return"] else ("function", False)
         if "namespace" in texts[:2]:
-            return "namespace", self.state.extern_c
+            return "namespace", here.extern_c
         if texts[:1] == ["extern"] and len(head) == 2 and head[1].kind == "string":
             return "namespace", head[1].text == '"C"'
-        if texts[:1] == ["enum"] or "enum" in texts[:2]:
+        if "enum" in texts[:2]:
             return "braces", False
         if any(text in ("struct", "class", "union") for text in texts) and parameters_at(head) is None and "=" not in texts:
             return "class", False
-        if is_function(head) or "__global__" in texts:
-            return "function", False
-        return "braces", False
+        return ("function", False) if is_function(head) or "__global__" in texts else ("braces", False)
 
     def statement(self) -> None:
         """A statement ended (or a block of a function begins): is it a variable that stays?"""
-        scope = self.state.scope
+        scope = self.here.kind
         if scope in ("function", "braces"):
             for index, token in enumerate(self.head):
                 if token.text in _SPECIFIERS and token.kind == "name":
@@ -281,7 +274,7 @@ class _Reader:
         if at is None or at == 0 or core[at - 1].kind != "name":
             return
         texts = [token.text for token in core[:at]]
-        linkage = self.state.extern_c or any(pair == ("extern", '"C"') for pair in zip(texts, texts[1:], strict=False))
+        linkage = self.here.extern_c or any(pair == ("extern", '"C"') for pair in zip(texts, texts[1:], strict=False))
         name = core[at - 1]
         self.out.kernels.append(Kernel(name.text, name.line, linkage, self.parameters(core, at), defined))
 

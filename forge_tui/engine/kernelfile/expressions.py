@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,6 +19,9 @@ MAX_BITS = 63
 FUNCTIONS = ("min", "max", "ceil_div", "align", "present")
 TENSOR_ATTRIBUTES = ("shape", "stride", "numel", "ndim", "itemsize", "dtype", "contiguous", "align")
 _ALLOWED = "allowed are + - * // % **, comparisons, and/or/not, min, max, ceil_div, align, present, and `x if c else y`"
+
+
+_GLUED = re.compile(r"(?<![\w.])(?!0[xXoObB])\d[\d_.]*(?![eE][-+\d])[A-Za-z]|(?<![\w.])0[xX][0-9a-fA-F_]*[g-zG-Z]")
 
 
 class ExpressionError(Exception):
@@ -54,6 +58,8 @@ def compile_expression(source: str | int | float, floating: bool = False) -> Exp
                               "name its parts in [let] or [define]")
     if not text.isascii() or not text.isprintable():
         raise ExpressionError("the expression has characters outside ASCII", "use ASCII letters, digits and operators")
+    if "\\" in text or _GLUED.search(text):                # Python only warns of these, to the user's terminal
+        raise ExpressionError(f"`{short(text)}` has a backslash, or a number that runs into a word", "put a space between them")
     try:
         node = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
