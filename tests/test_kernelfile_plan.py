@@ -117,7 +117,7 @@ def changed(old: str, new: str) -> str:
     ("format = 1\na = " + "[" * 2000 + "\n", 1, "nested too deeply", "simplify"),
     ("format = " + "9" * 5000 + "\n", 1, "too long", "simplify"),
     ("format = 1 \x00\n", 2, "control character", "UTF-8"),
-    ("#" * 70_000 + "\n", 1, "more than 65536", "shorten"),
+    ("#" * 70_000 + "\n", 1, "more than 32768", "shorten"),
 ])
 def test_refused_with_file_line_and_cure(plan: str, line: int, says: str, cure: str):
     with pytest.raises(KernelFileError) as caught:

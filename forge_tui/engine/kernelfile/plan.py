@@ -20,13 +20,13 @@ from forge_tui.specs import ITEMSIZE
 
 FORMAT = 1
 LANGUAGES = ("cuda",)
-MAX_PLAN = 64 * 1024
+MAX_PLAN = 32 * 1024
 """Characters of the TOML text."""
 MAX_SETTINGS = 4096
 """Combinations of one [tune]: more are never measured, and all are filtered for every call."""
 MAX_ENTRIES = 200
 """Lets, defines, requires, workspaces or launches of one plan."""
-MAX_WORK = 4_000_000
+MAX_WORK = 2_000_000
 """Expression nodes over all settings: what it takes to filter a call's settings, some seconds at the most."""
 KERNEL_PARAMETERS = 1024
 """CUDA allows 4096 bytes of parameters (32764 from compute capability 7.0 on); no plan needs a thousand arguments."""
