@@ -1,6 +1,7 @@
 """A project, a judge and a writer for tests of the loop: real code, no device, no model.
 
-A scripted kernel is a text that says its own verdict: `// verdict: verified 12.5` or `// verdict: wrong`.
+A scripted kernel is a text that says its own verdict: `// verdict: verified 12.5` or `// verdict: wrong`; and, as where a
+device is timed, `// speedup: 1.5 1.4 1.6` (median and interval).
 """
 
 from __future__ import annotations
@@ -86,8 +87,13 @@ class ScriptedJudge:
         image = hashlib.sha256(re.sub(r"//.*note.*", "", text).encode()).hexdigest()
         if outcome != "verified":
             return Verdict(outcome, f"scripted to be {outcome}", image=image)
-        return Verdict("verified", "every check passed", settings={"BLOCK": 128}, timing=Timing("modelled", float(found[2])),
-                       image=image)
+        timing = Timing("modelled", float(found[2]))
+        paired = re.search(r"// speedup: ([\d.]+) ([\d.]+) ([\d.]+)", text)
+        if paired:
+            speedup, low, high = map(float, paired.groups())
+            timing = Timing("device", timing.us, baseline_us=timing.us * speedup, baseline="compile", speedup=speedup,
+                            speedup_interval=(low, high))
+        return Verdict("verified", "every check passed", settings={"BLOCK": 128}, timing=timing, image=image)
 
 
 WRITER = '''

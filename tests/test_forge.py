@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import signal
@@ -243,6 +244,25 @@ def test_a_replay_makes_the_same_tree(tmp_path: Path) -> None:
 
     assert shape(load_state(again)) == shape(load_state(paths)) and len(shape(load_state(paths))) == 12
     assert result.cost_usd == 0.0
+
+
+@pytest.mark.parametrize(("kernels", "status", "words", "exit_code"), [
+    ([("verified 10", "speedup: 1.5 1.4 1.6"), ("verified 8", "speedup: 1.9 1.8 2.0")], "won", "1.90x over compile", 0),
+    ([("verified 10", "speedup: 1.02 0.97 1.06")], "no_gain", "not surely faster", 7),
+    ([("verified 10", "speedup: 1.3 1.2 1.4")], "won", "1.30x", 7),
+    ([("wrong", ""), ("fault", "")], "failed", "no kernel passed (1 wrong, 1 fault)", 7),
+    ([("skipped", ""), ("skipped", "other")], "skipped", "2 skipped", 7),
+])
+def test_an_operator_wins_only_with_its_interval_above_one(tmp_path: Path, kernels, status, words, exit_code) -> None:
+    """As where a device is timed: status, sentence, figures, and `--require-speedup 1.8`."""
+    paths, config = make_project(tmp_path / "p", SOFTMAX, iterations=len(kernels))
+    provider = write_writer(tmp_path, *(kernel(verdict, note) for verdict, note in kernels))
+    result, seen = forge(paths, config, provider=provider, require_speedup=1.8)
+    item = result.operators[0]
+    assert item.status == status and words in item.reason and seen[-1].exit_code == exit_code and result.status == "done"
+    if status == "won":
+        assert item.baseline == "compile" and item.baseline_us == pytest.approx(item.best_us * item.speedup)
+        assert item.interval[0] > 1 and of(seen, events.Confirmed)[0].value == pytest.approx(math.log(item.speedup))
 
 
 GOLDEN = Path(__file__).parent / "golden" / "document.json"
