@@ -202,3 +202,11 @@ def test_every_thread_storing_the_same_value_is_no_race() -> None:
     out = torch.zeros(128)
     run(source, {"input": torch.arange(128.0), "out": out}, launch("k", 1, 128, "input", "out"))
     assert out.tolist() == [1.0] * 128
+
+
+def test_local_array_read_where_nothing_was_stored() -> None:
+    source = HEAD + INDEX + """  float v[8]; for (int j = 0; j < 7; j++) v[j] = input[(i + j) % n];
+      out[i] = v[(i * 3) & 7];  // here
+    }"""
+    found = fault(source, {"input": torch.rand(128), "out": torch.zeros(128)}, launch("k", 2, 64, "input", "out", 128))
+    assert (found.kind, found.line, found.thread) == ("uninitialized", line_of(source, "// here"), 5)

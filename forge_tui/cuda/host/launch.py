@@ -27,8 +27,8 @@ LANES = 1 << 16
 """Lanes of a chunk: arrays of this size stay in a core's cache while call overhead is small beside the work."""
 CHUNK_BYTES = 192 << 20
 """Most memory the arrays of a chunk may take."""
-SAMPLED_CHUNKS = 2
-"""Chunks whose memory traffic is counted: the first and one in the middle of the launch."""
+RESIDENT_BYTES = 2 << 30
+"""Most memory the arrays of a cooperative launch may take, whose blocks are one chunk."""
 
 
 @dataclass(slots=True)
@@ -109,22 +109,32 @@ def run_launch(loaded: LoadedModule, launch: Launch, buffers: dict[str, Buffer],
     return tally.result(launch.kernel, geometry.blocks, geometry.threads, kernel.static_shared + launch.shared)
 
 
-def chunk_blocks(translations: Translations, geometry: Geometry) -> int:
-    """Blocks of a chunk: about LANES lanes, less where the kernel needs much memory for each."""
+def block_bytes(translations: Translations, geometry: Geometry) -> float:
+    """Memory that the arrays of one block take, about."""
     lane_bytes = translations.kernel.local_bytes * (1 + 1 / translations.local_granule)
-    block_bytes = 1.25 * (translations.kernel.static_shared + geometry.shared)
     for size, cls in translations.narrow.code.slots:
         lane_bytes += size if cls == THREAD | BLOCK else 0
-    per_block = geometry.threads * lane_bytes + block_bytes
-    return max(1, min(LANES // geometry.threads, int(CHUNK_BYTES / max(1.0, per_block)), geometry.blocks))
+    return geometry.threads * lane_bytes + 1.25 * (translations.kernel.static_shared + geometry.shared) + 1
+
+
+def chunk_blocks(translations: Translations, geometry: Geometry, cooperative: bool) -> int:
+    """Blocks of a chunk: about LANES lanes, less where the kernel needs much memory for each; all that may wait for each other."""
+    per_block = block_bytes(translations, geometry)
+    if cooperative:
+        if per_block * geometry.blocks > RESIDENT_BYTES:
+            name = translations.kernel.name
+            raise CandidateFault("not_interpretable", f"not interpretable: a cooperative launch of {name} with {geometry.blocks} "
+                                 "blocks, which must all be held in memory at once", kernel=name)
+        return geometry.blocks
+    return max(1, min(LANES // geometry.threads, int(CHUNK_BYTES / per_block), geometry.blocks))
 
 
 def _run_chunks(translations: Translations, geometry: Geometry, table: list[Buffer | None], tally: Tally, cooperative: bool) -> None:
-    size = geometry.blocks if cooperative else chunk_blocks(translations, geometry)
+    size = chunk_blocks(translations, geometry, cooperative)
     chunks = -(-geometry.blocks // size)
     size = -(-geometry.blocks // chunks)
     machine: Machine | None = None
-    sampled = {0, chunks // 2} if chunks > 1 else {0}
+    sampled = {0, chunks // 2}       # whose memory traffic is counted
     for number, first in enumerate(range(0, geometry.blocks, size)):
         count = min(size, geometry.blocks - first)
         if machine is None or machine.blocks != count:

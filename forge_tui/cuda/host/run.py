@@ -21,7 +21,7 @@ from forge_tui.cuda.host.generate import Code
 from forge_tui.cuda.host.lower import EXIT, Kernel
 from forge_tui.cuda.host.memory import Buffer, GlobalMemory
 from forge_tui.cuda.host.generic import GenericMemory
-from forge_tui.cuda.host.warp import Warps
+from forge_tui.cuda.host.warp import POISON, Warps
 from forge_tui.cuda.host.words import WordMemory
 
 Lanes = NDArray[np.generic]
@@ -249,9 +249,10 @@ class Machine:
             if name.startswith("%ctaid"):
                 np.copyto(array, self.special_value(name).astype(f"u{size}"))
         granules = (self.kernel.static_shared + self.geometry.shared) // self.smem.granule + 8
-        self.smem.data.fill(0x7FC0DEAD)
+        self.smem.data.fill(POISON)
         self.smem.shadow = SharedShadow(self, granules)
         if self.kernel.local_bytes:
+            self.lmem.data.fill(POISON)
             self.lmem.written = np.zeros((self.kernel.local_bytes // self.lmem.granule + 8, self.lanes), bool)
         self.copies.reset()
         self.live, self.live_count = None, self.lanes
@@ -290,7 +291,7 @@ class Machine:
             self.restore()
         try:
             out = self.whole[index](self.live) if mask is None else self.masked[index](mask)
-        except (AttributeError, TypeError, ValueError, LookupError) as error:
+        except (AttributeError, TypeError, ValueError, LookupError, RuntimeError) as error:
             # A form of an instruction that its handler mistook. Our fault: said as such, never a verdict on the candidate.
             line = self.kernel.blocks[index].instructions[0].line
             raise CandidateFault("not_interpretable", f"not interpretable: {error} in the instructions from {self.tally.filename}:{line}",

@@ -19,7 +19,7 @@ from forge_tui.cuda.target import RunReport
 
 BUDGET = 4_000_000
 """Instructions a thread may execute in one launch before it is called endless."""
-DEADLINE_S = 120.0
+DEADLINE_S = 60.0
 """Longest that one launch may take."""
 KEPT_IMAGES = 32
 """Parsed images kept, least recently used first out."""
@@ -82,7 +82,7 @@ class HostTarget:
             tensor = workspaces.get(workspace.name)
             data = _garbage(workspace) if tensor is None else storage_bytes(tensor, workspace.name)
             if workspace.fill is not None:
-                data[:] = workspace.fill
+                data[:] = workspace.fill & 0xFF
             unit = torch.empty(0, dtype=getattr(torch, workspace.dtype)).element_size()
             buffers[workspace.name] = Buffer(workspace.name, data, len(buffers), True, unit, tracked=workspace.fill is None)
         for result, source in program.aliases.items():
