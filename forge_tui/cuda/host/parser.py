@@ -92,6 +92,8 @@ class _Parser:
         self.line: int | None = None
         self.scopes: list[dict[str, str]] = []
         self.scope_count = 0
+        self.named_registers: set[str] = set()
+        """Registers of the current function whose names do not begin with %."""
 
     @cached_property
     def kernel_file(self) -> int:
@@ -191,6 +193,7 @@ class _Parser:
     def function(self, entry: bool) -> None:
         tokens = self.tokens
         self.scopes, self.line = [{}], None
+        self.named_registers.clear()
         returns = self.parameters() if tokens.peek() == "(" else []
         function = Function(tokens.next(), entry, [], returns, None)
         if tokens.peek() == "(":
@@ -237,8 +240,8 @@ class _Parser:
                     self.scopes.pop()
             elif word == ".loc":
                 self.location()
-            elif word == ".reg":
-                self.registers(function)
+            elif word == ".reg" or word.startswith(".reg."):  # inline assembly may write `.reg.b16` as one word
+                self.registers(function, word[5:])
             elif word in (".local", ".shared", ".param", ".const", ".global"):
                 for variable in self.declaration(word[1:]):
                     variable.name = self.declare(variable.name)
@@ -260,9 +263,10 @@ class _Parser:
                 return scope[name]
         return name
 
-    def registers(self, function: Function) -> None:
+    def registers(self, function: Function, kind: str) -> None:
+        """kind: where it was written together with `.reg`, else empty."""
         tokens = self.tokens
-        kind = tokens.next()[1:]
+        kind = kind or tokens.next()[1:]
         while True:
             name = tokens.next()
             if tokens.accept("<"):
@@ -271,7 +275,10 @@ class _Parser:
                 for index in range(count):
                     function.registers[self.declare(f"{name}{index}")] = kind
             else:
-                function.registers[self.declare(name)] = kind
+                unique = self.declare(name)
+                function.registers[unique] = kind
+                if not name.startswith("%"):
+                    self.named_registers.add(unique)
             if not tokens.accept(","):
                 break
         tokens.expect(";")
@@ -352,7 +359,9 @@ class _Parser:
 
     def name(self, text: str) -> Register | Symbol:
         resolved = self.resolve(text)
-        return Register(resolved) if text.startswith("%") or text == "_" else Symbol(resolved)
+        # Inline assembly names registers as it likes: `{.reg .b16 h; mov.b16 h, %rs1; ...}` (cuda_fp16.h).
+        known = text.startswith("%") or text == "_" or resolved in self.named_registers
+        return Register(resolved) if known else Symbol(resolved)
 
     def memory(self) -> Operand:
         tokens = self.tokens
