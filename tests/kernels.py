@@ -15,7 +15,7 @@ from forge_tui.cuda.device import H200, DeviceFacts
 from forge_tui.cuda.program import Program
 from forge_tui.engine.builtin.catalog import BuiltinKernel
 from forge_tui.engine.kernelfile import KernelFile, parse
-from forge_tui.engine.operators import bind, canonical, describe, flatten_outputs, lookup, named_tensors
+from forge_tui.engine.operators import bind, canonical, describe, lookup, named_tensors
 from forge_tui.specs import Call
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)

@@ -8,8 +8,8 @@ from forge_tui.engine.builtin.families.pointwise import Function, pointwise
 from forge_tui.engine.builtin.registry import Recipe, offers
 from forge_tui.specs import Call
 
-# The formulas are eager's, term by term where nothing is said, so that NaN, infinities and the switch-over points come out the same. Constants:
-# 1/sqrt(2), sqrt(2/pi), and 0.044715 of the tanh form as torch's documentation defines it.
+# The formulas are eager's, term by term where nothing is said, so that NaN, infinities and the switch-over points come
+# out the same. Constants: 1/sqrt(2), sqrt(2/pi), and 0.044715 of the tanh form as torch's documentation defines it.
 GELU_ERF = Function("return 0.5f * x * (1.f + erff(x * 0.70710678118654752f));", guards=("approximate == 'none'",))
 GELU_TANH = Function("return 0.5f * x * (1.f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));",
                      guards=("approximate == 'tanh'",))

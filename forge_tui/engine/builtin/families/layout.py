@@ -112,7 +112,8 @@ def common_dimensions(out: TensorSpec, operands: dict[str, TensorSpec]) -> Strid
     strides = {name: tuple(_stride(name, spec, out, group[-1]) for group in groups) or ("1" if name == "out" else "0",)
                for name, spec in tensors.items()}
     counts = tuple(prod(out.shape[dim] for dim in group) for group in groups) or (out.numel,)
-    steps = {name: tuple(_step(spec, out, group[-1]) for group in groups) or (int(name == "out"),) for name, spec in tensors.items()}
+    steps = {name: tuple(_step(spec, out, group[-1]) for group in groups) or (int(name == "out"),)
+             for name, spec in tensors.items()}
     return Strided(sizes, strides, tuple(guards), counts, steps)
 
 

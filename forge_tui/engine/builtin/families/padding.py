@@ -70,7 +70,8 @@ def _recipe(source: TensorSpec, out: TensorSpec, mode: str, padded: int, groups:
     aligned += [f"{side}_step{g} % VEC == 0" for g in range(last) for side in ("in", "out")]
     if mode != "constant":
         aligned.append(f"VEC == 1 or (before{last} == 0 and n{last} == m{last})")
-    spans = [" + ".join(f"{size}{g} * {side}_step{g}" for g in range(len(groups))) for size, side in (("m", "in"), ("n", "out"))]
+    spans = [" + ".join(f"{size}{g} * {side}_step{g}" for g in range(len(groups)))
+             for size, side in (("m", "in"), ("n", "out"))]
 
     def listed(name: str) -> str:
         return ", ".join(f"{name}{g}" for g in range(len(groups)))

@@ -101,7 +101,8 @@ def adaptive(call: Call) -> Iterator[Recipe]:
                            {"LANES": "[4, 8, 16, 32, 128, 256]" if plane <= 256 else "[128, 32, 256, 16, 8, 4]"})
             yield from (tile, lanes) if plane <= 256 else (lanes, tile) if plane <= SHARED_PLANE else (lanes,)
         elif channels_last(source) and dense_order(source):
-            yield Recipe("avgpool_channels_last", "reordering", "threads along the channels, the places of the plane split and merged")
+            yield Recipe("avgpool_channels_last", "reordering",
+                         "threads along the channels, the places of the plane split and merged")
     window = -(-source.shape[-2] // out.shape[-2]) * -(-source.shape[-1] // out.shape[-1])
     one_first = window < 32 or channels_last(source)        # in channels_last neighbouring outputs read neighbours
     yield Recipe("adaptive_avgpool", "access", "any output size and strides, one or several lanes on an output",
