@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,3 +144,22 @@ def test_no_worker_can_be_started(project: tuple[ProjectPaths, Variant], tmp_pat
         pass
     with pytest.raises(MissingEnvironment, match="exit status 1"), JudgeClient(project[0], "host", command=["python3", "-c", "import forge_nothing"]):
         pass
+
+
+WILD = HONEST.replace("out[i] =", "out[i + 5000000] =")
+LATER_WILD = WILD.replace("[[launch]]", "[tune]\nWILD = [0, 1, 2]\n\n[[launch]]").replace("5000000", "WILD * 5000000")
+
+
+def test_a_worker_whose_device_is_lost_is_replaced_before_the_next_kernel(project: tuple[ProjectPaths, Variant]) -> None:
+    key = project[1].key
+    notes: list[str] = []
+    command = [sys.executable, str(Path(__file__).with_name("losing_server.py")), str(project[0].root)]
+    with JudgeClient(project[0], "host", command=command, on_note=notes.append) as client:
+        for text in (WILD, LATER_WILD):                     # the second one fails with a setting after the first: torch's calls then fail too
+            pid = worker_pid(client)
+            verdict = client.judge(key, text, "wild.cu")
+            assert (verdict.outcome, verdict.fault) == ("fault", "out_of_bounds"), verdict.sentence
+            assert not client._workers
+            assert client.judge(key, HONEST, "honest.cu").verified
+            assert worker_pid(client) != pid
+        assert client.statistics()["workers started"] == 3 and len(notes) == 2

@@ -63,6 +63,8 @@ def refused(code: str) -> KernelFileError:
     ("__device__ int f() { auto g = [] { static int y; return y++; }; return g(); }\n", 4, "`y`"),
     ("__device__ int f() { return h([] { static int y; return y++; }); }\n", 4, "`y`"),
     ("extern \"C\" { __device__ int y; }\n", 4, "`y`"),
+    ("__device__ int y = []() constexpr { return 3; }();\n", 4, "`y`"),
+    ("__device__ int y[sizeof(const int)];\n", 4, "`y`"),
     ("extern __device__ int y;\n", 4, "`y`"),
     ("#if 0\n#else\n__device__ int y;\n#endif\n", 6, "`y`"),
     ("#ifdef A\nconst\n#endif\nint y = 2;\n__device__ int z;\n", 8, "`z`"),

@@ -261,7 +261,7 @@ class _Reader:
 
     def variable(self, head: list[Token], place: Literal["namespace", "class", "function"]) -> None:
         core = bare(head)
-        if not core or is_constant(head, core) or (place == "function" and is_function(core)):
+        if not core or is_constant(core) or (place == "function" and is_function(core)):
             return
         name = declared_name(core)
         self.out.writable.append(Variable(name.text, name.line, place))

@@ -106,12 +106,12 @@ def is_function(core: list[Token]) -> bool:
     return at >= 1
 
 
-def is_constant(head: list[Token], core: list[Token]) -> bool:
+def is_constant(core: list[Token]) -> bool:
     """Whether a declaration can never be written: shared memory (gone after the block), constexpr, or const throughout."""
-    texts = [token.text for token in head]
-    if "__shared__" in texts or "constexpr" in texts:
+    specifiers = {token.text for token in core[:_initializer(core)]}
+    if specifiers & {"__shared__", "constexpr"}:
         return True
-    if "__managed__" in texts or "thread_local" in texts:
+    if specifiers & {"__managed__", "thread_local"}:
         return False
     const, needed, index = False, True, 0
     while index < len(core):
@@ -129,6 +129,11 @@ def is_constant(head: list[Token], core: list[Token]) -> bool:
     later_pointers = any(core[i].text == "," and core[i + 1].text == "*" and core[i + 2].text != "const"
                          for i in range(index, len(core) - 2))
     return const and not needed and not later_pointers
+
+
+def _initializer(core: list[Token]) -> int:
+    """Where a declaration's initializer, bounds or parameters begin."""
+    return next((index for index, token in enumerate(core) if token.kind == "punct" and token.text in ("=", "[", "(", "{}")), len(core))
 
 
 def declared_name(core: list[Token]) -> Token:
