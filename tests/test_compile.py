@@ -240,3 +240,17 @@ def test_compiling_does_not_write_into_the_interpreters_own_bytes():
                       (Launch("k", (1, 1, 1), (1, 1, 1), (Argument("pointer", "out"),)),))
     compile_program(program, kind="ptx")
     assert list(b" ") == [32] and " ".encode() == bytes([32])
+
+
+def test_precompiled_headers_change_nothing_but_the_time(monkeypatch: pytest.MonkeyPatch):
+    from forge_tui.cuda import compile as compiler
+    from forge_tui.cuda.precompiled import Precompiled
+
+    code = '#include <forge.cuh>\nextern "C" __global__ void k(float* out) { out[0] = forge::warp_sum(FACTOR * threadIdx.x); }'
+    program = Program("k.cu", code, (("FACTOR", "2.f"),), (Launch("k", (1, 1, 1), (32, 1, 1), (Argument("pointer", "out"),)),))
+    for kind in ("ptx", "cubin"):
+        images = [compile_program(program, kind=kind)]
+        with monkeypatch.context() as patch:
+            patch.setattr(compiler, "precompiled", lambda *_: Precompiled())
+            images.append(compile_program(program, kind=kind))
+        assert images[0].key == images[1].key and images[0].log == images[1].log == ""

@@ -10,6 +10,7 @@ import time
 from forge_tui.cuda import ptxscan
 from forge_tui.cuda.cache import ImageCache
 from forge_tui.cuda.faults import CandidateFault
+from forge_tui.cuda.precompiled import Precompiled, options_for, precompiled
 from forge_tui.cuda.program import Image, KernelInfo, Program
 from forge_tui.cuda.toolchain import CURE, CompilerFacts, Toolchain, compiler_facts, find_toolchain, in_memory_headers
 from forge_tui.errors import MissingEnvironment
@@ -68,13 +69,16 @@ def _nvrtc(program: Program, kind: str, arch: str, tools: Toolchain) -> tuple[by
     """(image, PTX text, log). The PTX is there for a cubin too: the checks read it."""
     from cuda.bindings import nvrtc
 
-    headers = in_memory_headers() | {"forge_macros.h": _macros(program)}
+    common = precompiled(tools, kind, arch)
+    headers = in_memory_headers() | common.headers | {"forge_macros.h": _macros(program, common)}
+    # `#line` makes the compiler's lines those of the kernel file again.
+    source = f'{common.head}#include "forge_macros.h"\n#line 1 "{program.filename}"\n{program.source}'
     status, handle = nvrtc.nvrtcCreateProgram(
-        program.source.encode(), program.filename.encode(), len(headers),
+        source.encode(), program.filename.encode(), len(headers),
         [text.encode() for text in headers.values()], [name.encode() for name in headers])
     _expect(nvrtc, status)
     try:
-        options = [option.encode() for option in _options(program, kind, arch, tools)]
+        options = [option.encode() for option in [*options_for(kind, arch, tools), *common.options]]
         status, = nvrtc.nvrtcCompileProgram(handle, len(options), options)
         log = _fetch(nvrtc, handle, "ProgramLog").decode(errors="replace")
         if int(status):
@@ -86,20 +90,11 @@ def _nvrtc(program: Program, kind: str, arch: str, tools: Toolchain) -> tuple[by
         nvrtc.nvrtcDestroyProgram(handle)
 
 
-def _options(program: Program, kind: str, arch: str, tools: Toolchain) -> list[str]:
-    target = arch if kind == "cubin" else arch.replace("sm_", "compute_")
-    options = [f"--gpu-architecture={target}", "-lineinfo", "-std=c++17", "-default-device",
-               "--pre-include=forge_macros.h"]
-    if kind == "cubin":
-        options.append("--ptxas-options=-v")
-    return options + [f"-I{path}" for path in tools.include]
-
-
-def _macros(program: Program) -> str:
+def _macros(program: Program, common: Precompiled) -> str:
     """The program's macros as a header that is included before the file. With -D they would come before NVRTC's own built-in
     header too, where a tunable named T breaks every build. Half types that `DTYPE_` macros name get their header."""
     values = " ".join(value for _, value in program.macros)
-    lines = ['#include "forge_prelude.h"']
+    lines = [] if common.headers else ['#include "forge_prelude.h"']
     lines += [f"#include <{name}>" for word, name in (("half", "cuda_fp16.h"), ("bfloat16", "cuda_bf16.h")) if word in values]
     lines += [f"#define {name} {value}" for name, value in program.macros]
     return "\n".join(lines) + "\n"

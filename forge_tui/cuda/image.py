@@ -76,7 +76,7 @@ def read_cubin(code: bytes) -> CubinFacts:
     """Raises BadImage."""
     try:
         return _read(code)
-    except (struct.error, IndexError, ValueError) as error:
+    except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise BadImage(f"not a readable cubin: {error}") from error
 
 
