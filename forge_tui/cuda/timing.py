@@ -120,9 +120,11 @@ class Stopwatch:
     def against(self, candidate: Contender, baselines: Sequence[Contender], stop: Stop = FULL) -> Comparison:
         """Candidate and baselines in rounds: each once in order and once in reverse, so that drift and order cancel.
 
-        Raises CandidateFault.
+        Names must differ. Raises CandidateFault.
         """
         contenders = [candidate, *baselines]
+        if len({contender.name for contender in contenders}) < len(contenders):
+            raise ValueError("two contenders of one name")
         method, round_us = self._ready(contenders)
         before = self.nvml.look()
         times: dict[str, list[float]] = {contender.name: [] for contender in contenders}
