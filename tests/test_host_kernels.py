@@ -528,3 +528,27 @@ def test_a_missing_wait_is_found() -> None:
     x, out = torch.randn(3, 7, 64, 4), fresh(3, 64)
     found = fault(PIPELINE.replace("WAIT", "2"), {"input": x, "out": out}, launch("k", 3, 64, "input", "out", 7))
     assert (found.kind, found.line) == ("uninitialized", line_of(PIPELINE, "// here"))
+
+
+@pytest.mark.parametrize(("dtype", "scalar", "pair", "header"), [
+    (torch.float16, "__half", "__half2", "cuda_fp16.h"), (torch.bfloat16, "__nv_bfloat16", "__nv_bfloat162", "cuda_bf16.h")])
+def test_half_atomics_through_generic_addresses(dtype: torch.dtype, scalar: str, pair: str, header: str) -> None:
+    source = f"""#include <{header}>
+    extern "C" __global__ void k(const {scalar}* input, {scalar}* out) {{
+      __shared__ {pair} s[2]; if (threadIdx.x < 2) s[threadIdx.x] = (({pair}*)out)[0]; __syncthreads();
+      atomicAdd(out + 2, input[threadIdx.x]); atomicAdd(({pair}*)out + 2, *(const {pair}*)input); atomicAdd(s + 1, *(const {pair}*)input);
+      __syncthreads(); if (threadIdx.x == 0) (({pair}*)out)[3] = s[1]; }}"""
+    out = torch.zeros(8, dtype=dtype)
+    run(source, {"input": torch.ones(64, dtype=dtype), "out": out}, launch("k", 1, 64, "input", "out"), aliases={"out": "out"})
+    assert out.tolist() == [0, 0, 64, 0, 64, 64, 64, 64]
+
+
+def test_inline_assembly_with_registers_of_its_own() -> None:
+    source = """extern "C" __global__ void k(const unsigned* input, unsigned* out) {
+      unsigned r; asm("{\\n .reg .pred p; .reg.b16 low, high;\\n mov.b32 {low, high}, %1;\\n setp.eq.u16 p, low, high;\\n"
+                      "@p add.u16 low, low, 7;\\n mov.b32 %0, {high, low};\\n}" : "=r"(r) : "r"(input[threadIdx.x]));
+      out[threadIdx.x] = r + warpSize; }"""
+    x = torch.tensor([0x00010002, 0x00050005, 0x70007000, 3], dtype=torch.int32).repeat(8)
+    out = fresh(32, dtype=torch.int32)
+    run(source, {"input": x, "out": out}, launch("k", 1, 32, "input", "out"))
+    assert out[:4].tolist() == [0x00020001 + 32, 0x000C0005 + 32, 0x70077000 + 32, 0x00030000 + 32]

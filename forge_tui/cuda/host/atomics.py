@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forge_tui.cuda.host import halves
+from forge_tui.cuda.host.generic import GenericMemory, Piece
 from forge_tui.cuda.host.memory import Address, GlobalMemory, fold
 from forge_tui.cuda.host.words import WordAddress, WordMemory
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from forge_tui.cuda.host.run import Machine
 
 Lanes = NDArray[np.generic]
+Memory = GlobalMemory | WordMemory | GenericMemory
 Mask = NDArray[np.bool_] | None
 
 HALF = {"f16": "f16", "f16x2": "f16", "bf16": "bf16", "bf16x2": "bf16"}
@@ -28,7 +30,7 @@ class Atomics:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
 
-    def __call__(self, memory: GlobalMemory | WordMemory, address: Address | WordAddress | None, offset: int, operation: str,
+    def __call__(self, memory: Memory, address: Address | WordAddress | list[Piece] | None, offset: int, operation: str,
                  kind: str, values: tuple[Lanes, ...], d: Lanes | None, mask: Mask, line: int | None) -> None:
         """One `atom` or `red`. `d` receives what was there before each lane's turn; None: not asked."""
         if address is None:
@@ -41,10 +43,14 @@ class Atomics:
                 wide[lanes] = before
                 np.copyto(d, wide, where=fold(lanes, d.shape))
 
-    def places(self, memory: GlobalMemory | WordMemory, address: Address | WordAddress, offset: int, dtype: np.dtype[np.generic],
+    def places(self, memory: Memory, address: Address | WordAddress | list[Piece], offset: int, dtype: np.dtype[np.generic],
                mask: Mask, line: int | None):
         """Where the lanes operate: items, index of each active lane, active lanes; one of these for each buffer."""
         machine = self.machine
+        if isinstance(address, list):       # generic addresses: pieces of lanes by memory
+            for piece_memory, piece, part in address:
+                yield from self.places(piece_memory, piece, offset, dtype, part, line)
+            return
         shape = (machine.threads, machine.blocks)
         lanes = np.ones(shape, bool) if mask is None else np.broadcast_to(mask, shape)
         size = dtype.itemsize
@@ -95,7 +101,7 @@ def apply(items: Lanes, index: NDArray[np.int64], operation: str, kind: str, val
     place = index[order]
     first = np.flatnonzero(np.r_[True, place[1:] != place[:-1]]) if len(place) else np.zeros(0, np.int64)
     length = np.diff(np.r_[first, len(place)])
-    if operation == "add" and items.dtype.kind in "ui":
+    if operation == "add" and items.dtype.kind in "ui" and kind not in HALF:
         add_sorted(items, place, order, first, length, values[0], before)
         return before
     for turn in range(int(length.max(initial=0))):      # the n-th lane of every place at once

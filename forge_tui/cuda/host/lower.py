@@ -64,6 +64,10 @@ class Kernel:
     """Offset of each module data table in `constant_data`."""
     constant_data: bytes
 
+    def knows(self, name: str) -> bool:
+        """Whether a symbol is a variable with an address."""
+        return name in self.shared or name in self.local or name in self.constants or any(p.name == name for p in self.parameters)
+
 
 class _Flattener:
     """Collects the instructions of a kernel, with the functions it calls inlined."""

@@ -350,6 +350,8 @@ class _Parser:
             return Immediate(-value.value, value.kind)
         if tokens.kind() in ("int", "float"):
             return _literal(tokens.next())
+        if tokens.accept("WARP_SZ"):
+            return Immediate(32)
         first = self.name(tokens.next())
         if tokens.accept("|"):
             return Group((first, self.name(tokens.next())), "|")

@@ -291,7 +291,7 @@ class Machine:
             self.restore()
         try:
             out = self.whole[index](self.live) if mask is None else self.masked[index](mask)
-        except (AttributeError, TypeError, ValueError, LookupError, RuntimeError) as error:
+        except (AttributeError, TypeError, ValueError, LookupError, RuntimeError, AssertionError) as error:
             # A form of an instruction that its handler mistook. Our fault: said as such, never a verdict on the candidate.
             line = self.kernel.blocks[index].instructions[0].line
             raise CandidateFault("not_interpretable", f"not interpretable: {error} in the instructions from {self.tally.filename}:{line}",
