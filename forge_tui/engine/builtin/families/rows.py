@@ -14,6 +14,9 @@ from forge_tui.engine.builtin.families.layout import FLOATS, quoted
 from forge_tui.engine.builtin.registry import Recipe, offers
 from forge_tui.specs import Call, Items, TensorSpec
 
+BLOCKS = [32, 64, 128, 256, 512, 1024]
+"""Threads of a block."""
+
 LARGE = 1 << 18
 """Elements from which one read instead of two is worth starting clusters for."""
 
@@ -141,15 +144,15 @@ def _recipes(work: RowWork) -> Iterator[Recipe]:
     lanes = Recipe("rows_lanes", "vectorization", "a few lanes of a warp per row, rows in registers, no barrier",
                    values.of(LANES_TUNE=_lanes(cols), WARPS_TUNE=[4, 2, 8, 1], ROWS_TUNE=[1, 2]))
     block = Recipe("rows_block", "vectorization", "a block per row, the row in registers, one barrier",
-                   values.of(BLOCK_TUNE=_block(cols, values.reach_now)))
+                   values.of(BLOCK_TUNE=_block(rows, cols, values.reach_now)))
     stream = Recipe("rows_stream", "access", "a block walks its row twice, from shared memory or the L2 the second time",
-                    values.of(KEEP_TUNE=[1, 0], BLOCK_TUNE=[512, 256, 1024, 128, 64, 32], UNROLL_TUNE=[2, 4, 1]))
+                    values.of(KEEP_TUNE=[1, 0], BLOCK_TUNE=_nearest(cols // (4 * values.reach_now), BLOCKS), UNROLL_TUNE=[4, 2, 1]))
     split = Recipe("rows_split", "split", "rows cut into slices over many blocks: states first, results in a second launch",
                    values.of(SPLIT_TUNE=_split(rows, cols), BLOCK_TUNE=[512, 256, 128] if cols >= 1 << 19 else [256, 128, 512],
                              STATE_FLOATS=str(work.state_floats), STREAM_TUNE=None))
     columns = Recipe("columns", "access", "neighbouring threads on neighbouring rows, the reduced dimension walked in depth",
                      values.of(ACROSS_TUNE=[32, 64, 16, 8, 128], DEPTH_TUNE=_depth(rows, cols), ROW_REACH=values.row_reach,
-                               REACH=None, STREAM_TUNE=None))
+                               REACH=None, STREAM_TUNE=None, VEC_TUNE=None))
     cluster = Recipe("rows_cluster", "pipelining", "a cluster holds its row in shared memory by bulk copies: one read, one write",
                      values.of(CLUSTER_TUNE=_cluster(rows, cols)))
     if not values.along_columns and values.along_rows:
@@ -199,6 +202,8 @@ class _Values:
             "COLS": cols_text, "ROWS": "out.numel // max(cols, 1)",
             "LET": "\n".join(line for part in every for line in part.let),
             "DEFINE": "\n".join([*(line for part in every for line in part.define), *self._uniform()]),
+            # Where types differ, one access of 16 bytes of the wider type: stores stay contiguous over a warp (measured faster).
+            "VEC_TUNE": "[8, 4, 2, 1]" if work.input.itemsize == work.out.itemsize else "[4, 8, 2, 1]",
             "GUARD": quoted(dict.fromkeys(guards)), "REACH": self._reach("col") if self.along_columns else "1",
             "OFFSETS": "// Offsets in elements of a row and of a column within it.\n" + "\n".join(part.code for part in every) + "\n",
             "OP": self._op(), "STREAM_TUNE": "[0, 1]" if work.out.numel * work.out.itemsize >= STREAM_BYTES else "[0]",
@@ -324,19 +329,21 @@ def _lanes(cols: int) -> list[int]:
     return [n for n in (best, best * 2, best // 2, best * 4) if 1 <= n <= 32][:3]
 
 
-def _block(cols: int, vec: int) -> list[int]:
-    """Threads on one row, best guess first: one or two accesses for each."""
-    sizes = [32, 64, 128, 256, 512, 1024]
-    best = min(sizes, key=lambda size: abs(size * vec * 2 - cols))
-    return sorted(sizes, key=lambda size: (abs(sizes.index(size) - sizes.index(best)), size))[:4]
+def _nearest(wanted: int, sizes: list[int]) -> list[int]:
+    """Powers of two, the one nearest to `wanted` first, then by distance."""
+    best = min(sizes, key=lambda size: abs(size - wanted))
+    return sorted(sizes, key=lambda size: (abs(sizes.index(size) - sizes.index(best)), -size))
+
+
+def _block(rows: int, cols: int, vec: int) -> list[int]:
+    """Threads on one row, best guess first. With rows enough for a large device, as few threads as hold the row in registers;
+    else as many as have one access each."""
+    return _nearest(cols // 64 if rows >= 2048 else cols // vec, BLOCKS)[:4]
 
 
 def _split(rows: int, cols: int) -> list[int]:
     """Slices of a row, best guess first: about two blocks for every multiprocessor of a large device, 2,048 elements at least."""
-    sizes = [2, 4, 8, 16, 32, 64, 128, 256]
-    wanted = max(2, min(264 // max(rows, 1), cols // 2048))
-    best = min(sizes, key=lambda size: abs(size - wanted))
-    return sorted(sizes, key=lambda size: (abs(sizes.index(size) - sizes.index(best)), -size))[:4]
+    return _nearest(max(2, min(264 // max(rows, 1), cols // 2048)), [2, 4, 8, 16, 32, 64, 128, 256])[:4]
 
 
 def _streams(source: TensorSpec, groups: int) -> bool:
@@ -353,10 +360,7 @@ def _cluster(rows: int, cols: int) -> list[int]:
 
 def _depth(rows: int, cols: int) -> list[int]:
     """Threads on one row when rows lie side by side, best guess first: more where rows are few."""
-    wanted = max(1, min(cols // 8, 65536 // max(rows, 1), 16))
-    sizes = [1, 2, 4, 8, 16]
-    best = min(sizes, key=lambda size: abs(size - wanted))
-    return sorted(sizes, key=lambda size: (abs(sizes.index(size) - sizes.index(best)), -size))[:3]
+    return _nearest(max(1, min(cols // 8, 65536 // max(rows, 1), 16)), [1, 2, 4, 8, 16])[:3]
 
 
 @cache

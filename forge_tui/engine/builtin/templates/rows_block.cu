@@ -13,7 +13,7 @@ reach = "@REACH@"
 
 [tune]
 BLOCK = @BLOCK_TUNE@                    # threads on one row
-VEC = [8, 4, 2, 1]                      # elements of one access: as many as types, alignment and lengths allow, or half
+VEC = @VEC_TUNE@                           # elements of one access: as many as types, alignment and lengths allow, or half
 STREAM = @STREAM_TUNE@                  # 1: stores marked as not to be kept in the L2
 
 [require]

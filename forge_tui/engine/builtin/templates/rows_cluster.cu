@@ -15,9 +15,9 @@ reach = "@REACH@"
 
 [tune]
 CLUSTER = @CLUSTER_TUNE@                # blocks of a cluster = of a row
-BLOCK = [512, 256, 1024]
-PIECES = [4, 2, 1]                      # bulk copies of a block
-VEC = [8, 4, 2]                         # elements of one access: as many as types, alignment and lengths allow, or half
+BLOCK = [256, 512, 1024]
+PIECES = [2, 1, 4]                      # bulk copies of a block
+VEC = @VEC_TUNE@                           # elements of one access: as many as types, alignment and lengths allow, or half
 STREAM = @STREAM_TUNE@                  # 1: stores marked as not to be kept in the L2
 
 [require]

@@ -15,7 +15,7 @@ reach = "@REACH@"
 LANES = @LANES_TUNE@                    # threads on one row
 WARPS = @WARPS_TUNE@
 ROWS = @ROWS_TUNE@                      # rows of a thread, side by side
-VEC = [8, 4, 2, 1]                      # elements of one access: as many as types, alignment and lengths allow, or half
+VEC = @VEC_TUNE@                           # elements of one access: as many as types, alignment and lengths allow, or half
 STREAM = @STREAM_TUNE@                  # 1: stores marked as not to be kept in the L2
 
 [require]

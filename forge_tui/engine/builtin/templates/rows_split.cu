@@ -16,7 +16,7 @@ reach = "@REACH@"
 [tune]
 SPLIT = @SPLIT_TUNE@                    # slices of a row
 BLOCK = @BLOCK_TUNE@
-VEC = [8, 4, 2, 1]                      # elements of one access: as many as types, alignment and lengths allow, or half
+VEC = @VEC_TUNE@                           # elements of one access: as many as types, alignment and lengths allow, or half
 UNROLL = [4, 2, 1]                      # accesses of a thread in flight
 REVERSE = [0, 1]
 

@@ -14,7 +14,7 @@ reach = "@REACH@"
 [tune]
 KEEP = @KEEP_TUNE@                      # 1: the row stays in shared memory
 BLOCK = @BLOCK_TUNE@                    # threads on one row
-VEC = [8, 4, 2, 1]                      # elements of one access: as many as types, alignment and lengths allow, or half
+VEC = @VEC_TUNE@                           # elements of one access: as many as types, alignment and lengths allow, or half
 UNROLL = @UNROLL_TUNE@                  # accesses of a thread in flight
 STREAM = @STREAM_TUNE@                  # 1: stores marked as not to be kept in the L2
 
