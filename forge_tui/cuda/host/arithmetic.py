@@ -100,6 +100,16 @@ def add_directed(a: Lanes, b: Lanes, mode: str, d: Lanes) -> None:
     round_directed(to_odd(a, b), mode, d)
 
 
+def add64_directed(a: Lanes, b: Lanes, mode: str, d: Lanes) -> None:
+    """float64 a + b with directed rounding: the nearest sum, moved where its exact error says so."""
+    total = a + b
+    tail = total - a
+    error = (a - (total - tail)) + (b - tail)
+    down = error < 0 if mode == "rm" else (error < 0) & (total > 0) if mode == "rz" else np.False_
+    up = error > 0 if mode == "rp" else (error > 0) & (total < 0) if mode == "rz" else np.False_
+    np.copyto(d, np.where(down, np.nextafter(total, -np.inf), np.where(up, np.nextafter(total, np.inf), total)))
+
+
 def mul_directed(a: Lanes, b: Lanes, mode: str, d: Lanes) -> None:
     round_directed(np.multiply(a, b, dtype=np.float64), mode, d)
 

@@ -59,12 +59,12 @@ def _add(e: Emitter, i: Instruction) -> None:
     a, b = operands(e, i, kind)
     d = e.write(i.args[0], kind)
     if kind in FLOAT and mode_of(i) != "rn":
-        if kind == "f64":
+        if kind == "f64" and i.root == "mul":
             raise Unsupported
         if i.root == "mul":
             e.line(f"A.mul_directed({a}, {b}, {mode_of(i)!r}, {d})")
         else:
-            e.line(f"A.add_directed({a}, {'-' if i.root == 'sub' else ''}{b}, {mode_of(i)!r}, {d})")
+            e.line(f"A.add{'64' if kind == 'f64' else ''}_directed({a}, {'-' if i.root == 'sub' else ''}{b}, {mode_of(i)!r}, {d})")
     elif "sat" in i.parts and kind == "s32":
         e.line(f"A.clamp_integer(np.{PLAIN[i.root]}({a}, {b}, dtype=np.int64), {d}, 's32')")
     else:
