@@ -11,6 +11,7 @@ from forge_tui.cuda.cache import ImageCache
 from forge_tui.cuda.compile import compile_program, compiler_facts
 from forge_tui.cuda.faults import CandidateFault
 from forge_tui.cuda.program import Argument, Launch, Program
+from forge_tui.cuda.ptxscan import canonical_ptx, written_globals
 from forge_tui.cuda.toolchain import HEADERS
 
 PLAN = "/*forge\nformat = 1\n*/\n"
@@ -80,10 +81,20 @@ def test_error_names_the_line_of_the_file():
     ("__device__ float t;\n__device__ float* q = &t;\n" + DOUBLE.replace("p[threadIdx.x] *= 2.f", "*q += p[0]"), "t", 4),
     ("__managed__ float t;\n" + DOUBLE.replace("*= 2.f", "= t"), "t", 4),
     ("__device__ float t[4];\n" + DOUBLE.replace("p[threadIdx.x] *= 2.f", 'asm volatile("st.global.f32 [%0], %1;" :: "l"(t + threadIdx.x), "f"(p[0]) : "memory")'), "t", 4),
+    ("__device__ float t[4];\n" + DOUBLE.replace("p[threadIdx.x] *= 2.f", 'asm volatile("{.reg .pred q; setp.eq.u32 q, %1, 0; @q st.global.u32 [%0], %1;}" :: "l"(t + threadIdx.x), "r"(threadIdx.x) : "memory")'), "t", 4),
+    ("__device__ float t[4];\n" + DOUBLE.replace("p[threadIdx.x] *= 2.f", "float* q[2] = {p, t}; *(float**)p = q[threadIdx.x]"), "t", 4),
+    ("__device__ float4 t;\n" + DOUBLE.replace("p[threadIdx.x] *= 2.f", "t = make_float4(p[0], 0, 0, 0)"), "t", 4),
 ])
 def test_writable_globals_are_refused(code, name, line):
     caught = fault(code)
     assert f"`{name}`" in caught.message and "workspace" in caught.message and caught.line == line
+
+
+def test_a_declaration_that_cannot_be_read_is_refused():
+    plain = compile_program(program(DOUBLE), kind="ptx").code.decode()
+    assert written_globals(canonical_ptx(plain)) == []
+    assert written_globals(canonical_ptx(plain.replace(".visible .entry", ".global .u32 a, b;\n.visible .entry"))) == [
+        (".global .u32 a, b", "its declaration cannot be read")]
 
 
 @pytest.mark.parametrize("code", [

@@ -14,11 +14,12 @@ _INTERNAL = re.compile(r"(\d+)(_INTERNAL_|_GLOBAL__N__)[0-9a-f]{8}_")
 _ENTRY = re.compile(r"\.(entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)")
 _VARIABLE = re.compile(
     r"\.(global|const)\s+((?:\.attribute\([^)]*\)\s*)?)(?:\.align\s+\d+\s*)?(?:\.v[24]\s+)?\.[a-z]\w*\s+([\w$]+)\s*((?:\[\d*\])*)\s*(=[^;]*)?;")
+_DIRECTIVE = re.compile(r"(?<![\w.:])(?<!\.ptr )\.(?:global|const)\b[^;]*")
 _SHARED = re.compile(r"\.shared\s+(?:\.align\s+(\d+)\s*)?\.[a-z](\d+)\s+([\w$]+)\s*(?:\[(\d+)\])?\s*;")
-_STATEMENT = re.compile(r"(?:[{}\s]|[\w$]+:\s)*(?:@!?%\w+\s+)?([a-z][\w.:]*)\s*(.*)", re.S)
+_STATEMENT = re.compile(r"(?:[{}\s]|[\w$]+:\s)*(?:@!?%?[\w$]+\s+)?([a-z][\w.:]*)\s*(.*)", re.S)
 _NAME = re.compile(r"%?[A-Za-z_$][\w$]*")
 _NO_RESULT = {"setp", "call", "bra", "brx", "ret", "bar", "barrier", "membar", "fence", "exit", "trap"}
-_WRITERS = {"st", "red", "atom", "cp", "multimem", "tensormap", "sust", "sured"}
+_WRITERS = {"st", "red", "atom", "cp", "multimem", "tensormap", "sust", "sured", "discard"}
 
 
 def canonical_ptx(text: str) -> str:
@@ -95,6 +96,10 @@ def written_globals(canonical: str) -> list[tuple[str, str]]:
     """
     variables = {m[3]: m for m in _VARIABLE.finditer(canonical)}
     written = {name: "it is __managed__" for name, m in variables.items() if "managed" in m[2]}
+    read = {m.start() for m in variables.values()}
+    for match in _DIRECTIVE.finditer(canonical):
+        if match.start() not in read:
+            written[match[0][:60]] = "its declaration cannot be read"
     for match in variables.values():
         for name in _NAME.findall(_STRING.sub("", match[5] or "")):
             if name in variables:
@@ -107,7 +112,8 @@ def written_globals(canonical: str) -> list[tuple[str, str]]:
         for _, _, body in functions:
             _follow(body, variables, entries, passed, written)
         if len(passed) == before:
-            return sorted(written.items(), key=lambda item: list(variables).index(item[0]))
+            order = {name: place for place, name in enumerate(variables)}
+            return sorted(written.items(), key=lambda item: order.get(item[0], len(order)))
 
 
 def _follow(body: str, variables: dict, entries: set[str], passed: set[str], written: dict[str, str]) -> None:
@@ -127,8 +133,8 @@ def _follow(body: str, variables: dict, entries: set[str], passed: set[str], wri
     while changed:
         changed = False
         for root, opcode, operands in statements:
-            if root == "st" and ".param" in opcode:
-                passed |= origins(operands[-1])
+            if root == "call" or root == "st" and ".param" in opcode:
+                passed |= origins(" ".join(operands if root == "call" else operands[1:]))
             made = _made(root, opcode, operands, origins, entries, passed)
             for register in _NAME.findall(operands[0]) if made else ():
                 known = source.setdefault(register, set())
