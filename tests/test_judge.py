@@ -227,6 +227,24 @@ def test_one_sum_of_many_numbers_may_be_summed_in_any_order() -> None:
     assert judged(careless, made, text, options=options).outcome == "wrong"
 
 
+def test_denormals_may_be_flushed_and_nothing_else() -> None:
+    """Float atomics on a GPU's global memory add denormal parts as zeros."""
+    made = variant_of("torch.sum", {"input": torch.randn(6, 300), "dim": (-1,), "keepdim": False, "dtype": None})
+    text = PLAN.replace("nn.functional.softmax", "sum")
+
+    def flushing(source, out, block):
+        out.copy_(torch.where(source.abs() < 2.0**-126, 0.0, source).sum(-1))
+
+    def flushing_more(source, out, block):
+        out.copy_(torch.where(source.abs() < 1e-20, 0.0, source).sum(-1))
+
+    options = JudgeOptions(tune_points=1)
+    assert judged(flushing, made, text, options=options).verified
+    small = torch.randn(6, 300) * 1e-12
+    made = variant_of("torch.sum", {"input": small, "dim": (-1,), "keepdim": False, "dtype": None})
+    assert "draw small" in judged(flushing_more, made, text, options=options).sentence
+
+
 # -- memory
 
 @pytest.mark.parametrize("align", [4, 8, 16, 64, 128, 256])

@@ -14,6 +14,8 @@ from forge_tui.specs import Call, Dtype, Items, Value
 SLAB_BYTES = 64 << 20
 """Most bytes of the float64 reference held at once, where the operator can be cut."""
 PERTURBATIONS = 2
+LEAST_NORMAL = 2.0**-126
+"""Of float32 and bfloat16."""
 FEW = 64
 FEW_PERTURBATIONS = 16
 """Random roundings of the inputs tried for the sensitivity, the largest change counting: more where there are so few results
@@ -75,7 +77,8 @@ def _sensitivity(call: Call, tensors: Tensors, truth: Sequence[torch.Tensor], se
 
     Roundings are random, as those inside a sum are not: a result that many inputs flow into moves by the square root of
     their number more when all are rounded against it, and that is the error of a plain running sum. (The standard
-    bound: unit roundoff times the sum of |derivative x input|.) The number is taken as inputs over results.
+    bound: unit roundoff times the sum of |derivative x input|.) The number is taken as inputs over results. Inputs that are
+    denormal in float32 may also count as zero.
     """
     wide = _widened(call, torch.float64)
     double = any(tensor.dtype == torch.float64 for tensor in tensors.values())
@@ -87,11 +90,31 @@ def _sensitivity(call: Call, tensors: Tensors, truth: Sequence[torch.Tensor], se
             other = eager(wide, {name: _perturbed(tensor, unit, seed + attempt) for name, tensor in tensors.items()})
         except NoReference:
             return None
-        for total, result, base in zip(moved, other, truth, strict=True):
-            change = (result - base).abs()
-            torch.maximum(total, change.to(torch.float64).nan_to_num(0.0, 0.0, 0.0), out=total)
+        _widen_to(moved, other, truth)
     inflow = max((tensor.numel() for tensor in tensors.values() if tensor.is_floating_point()), default=1) / max(results, 1)
-    return [item * max(1.0, inflow) ** 0.5 for item in moved]
+    moved = [item * max(1.0, inflow) ** 0.5 for item in moved]
+    if not double and any(_has_denormals(tensor) for tensor in tensors.values()):
+        _widen_to(moved, eager(wide, {name: _flushed(tensor) for name, tensor in tensors.items()}), truth)
+    return moved
+
+
+def _widen_to(moved: Sequence[torch.Tensor], results: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> None:
+    """Raise each of `moved` to how far `results` lie from the truth."""
+    for total, result, base in zip(moved, results, truth, strict=True):
+        change = (result - base).abs()
+        torch.maximum(total, change.to(torch.float64).nan_to_num(0.0, 0.0, 0.0), out=total)
+
+
+def _has_denormals(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and bool(((tensor != 0) & (tensor.abs().to(torch.float64) < LEAST_NORMAL)).any())
+
+
+def _flushed(tensor: torch.Tensor) -> torch.Tensor:
+    """Denormal numbers of float32 as zeros: float atomics on global memory flush them (PTX ISA, `atom.add.f32`)."""
+    if not tensor.is_floating_point():
+        return tensor
+    wide = tensor.to(torch.float64)
+    return wide.masked_fill(wide.abs() < LEAST_NORMAL, 0.0)
 
 
 def _perturbed(tensor: torch.Tensor, unit: float, seed: int) -> torch.Tensor:
