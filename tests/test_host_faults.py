@@ -81,6 +81,9 @@ CASES = [
             HEAD + INDEX + "  __shared__ float s; if (t % 32 == 0 @)\n    s = t;  // here\n  __syncthreads(); out[i] = s + input[i]; }", "", "&& t == 0"),
     Planted("lanes of one warp write one word", "race",
             HEAD + INDEX + "  __shared__ float s; if (t < @)\n    s = t;  // here\n  __syncthreads(); out[i] = s + input[i]; }", "2", "1"),
+    Planted("two lanes write one word in turn", "race",
+            HEAD + INDEX + "  __shared__ float s; if (t == 0) s = input[i];\n  @\n  if (t == 1) s = input[i] + 5;  // here\n"
+            "  __syncthreads(); out[i] = s; }", "", "__syncwarp();"),
     Planted("tree reduction without a barrier", "race",
             HEAD + INDEX + "  __shared__ float s[128]; s[t] = input[i]; __syncthreads();\n  for (int o = 64; o; o >>= 1) { if (t < o)\n    s[t] += s[t + o];  // here\n @ }\n"
             "  __syncthreads(); out[i] = s[0]; }", "if (o < 8) __syncwarp();", "__syncthreads();", block=128, grid=1),
@@ -194,6 +197,14 @@ def test_warp_synchronous_code_with_syncwarp_is_no_race() -> None:
     x, out = torch.arange(128.0), torch.zeros(128)
     run(source, {"input": x, "out": out}, launch("k", 1, 128, "input", "out"))
     assert torch.equal(out, x.reshape(4, 32).sum(1, keepdim=True).expand(4, 32).reshape(-1))
+
+
+def test_lanes_that_take_turns_between_collectives_are_no_race() -> None:
+    source = """extern "C" __global__ void k(const float* input, float* out) {
+      __shared__ float s[4]; int w = threadIdx.x / 32, l = threadIdx.x % 32; float v = input[threadIdx.x];
+      for (int j = 0; j < 4; j++) { if (l == j) s[w] = v + j; v += __shfl_xor_sync(~0u, v, 1); if (l == 31 - j) s[w] = v * 2; __syncwarp(); }
+      out[threadIdx.x] = s[w]; }"""
+    run(source, {"input": torch.rand(128), "out": torch.zeros(128)}, launch("k", 1, 128, "input", "out"))
 
 
 def test_every_thread_storing_the_same_value_is_no_race() -> None:

@@ -39,10 +39,14 @@ class SharedShadow:
         threads = np.arange(machine.threads, dtype=np.int32)[:, None]
         self.thread_tag = threads << 1
         self.warp = threads >> 5
+        self.syncs = np.zeros((-(-machine.threads // 32), 1), np.int32)
+        """How often each warp has met at a collective: between two of them its lanes are in no order."""
 
     def forget(self) -> None:
         """Nobody has touched anything since the barrier."""
         self.writer: NDArray[np.int32] | None = None
+        self.written_at: NDArray[np.int32] | None = None
+        """`syncs` of the writer's warp when it wrote."""
         self.reader: NDArray[np.int32] | None = None
         self.pending: list[tuple[Index, int, Mask]] = []
 
@@ -56,12 +60,22 @@ class SharedShadow:
         self.unfold_races()
         self.epoch = np.where(blocks[None, :], self.epoch + np.int32(1), self.epoch).astype(np.int32)
 
+    def warp_sync(self, active: NDArray[np.bool_]) -> None:
+        """Lanes met at a collective of their warp."""
+        if self.writer is None:
+            return
+        if active.shape[1] > self.syncs.shape[1]:
+            self.unfold_races()
+        lanes = np.broadcast_to(active, (self.machine.threads, active.shape[1]))
+        self.syncs = self.syncs + np.logical_or.reduceat(lanes, np.arange(0, self.machine.threads, 32), axis=0)
+
     # Columns -----------------------------------------------------------------------------------------------------
 
     def unfold_races(self) -> None:
         width = self.machine.blocks
         self.epoch = np.repeat(self.epoch, width, axis=1) if self.epoch.shape[1] == 1 else self.epoch
-        for name in ("writer", "reader"):
+        self.syncs = np.repeat(self.syncs, width, axis=1) if self.syncs.shape[1] == 1 else self.syncs
+        for name in ("writer", "written_at", "reader"):
             table = getattr(self, name)
             if table is not None and table.shape[1] == 1:
                 setattr(self, name, np.repeat(table, width, axis=1))
@@ -109,7 +123,7 @@ class SharedShadow:
             self.enter_read(word, mask)
 
     def enter_read(self, word: Index, mask: Mask) -> None:
-        width = self.width(word, mask, self.reader, self.epoch, self.writer)
+        width = self.width(word, mask, self.reader, self.epoch, self.writer, self.syncs)
         if width > 1:
             self.unfold_races()
         if self.reader is None:
@@ -129,7 +143,7 @@ class SharedShadow:
     def races(self, word: Index, mask: Mask, what: str, line: int | None, reads: bool,
               changes: NDArray[np.bool_] | None = None, atomic: bool = False) -> None:
         """Fault if another warp wrote (or, with `reads`, read) these granules since the barrier."""
-        width = self.width(word, mask, self.writer, self.reader, self.epoch)
+        width = self.width(word, mask, self.writer, self.reader, self.epoch, self.syncs)
         if width > 1:
             self.unfold_races()
         index, active, shape = self.lanes(word, mask, width)
@@ -140,13 +154,26 @@ class SharedShadow:
             bad = (old >= self.spread(self.epoch << 11, active, shape)) & ((old >> 6 & 31) != warp)
             if atomic:
                 bad &= (old & 1) == 0
+            elif changes is not None:
+                bad |= self.same_warp(old, index, warp, active, shape)
         if reads and self.reader is not None:
             old = self.reader.reshape(-1)[index]
             bad |= (old >= self.spread(self.epoch << 6, active, shape)) & ((old & 63) != warp)
         if bad.any() and changes is not None:
+            if changes.shape[1] > width:
+                changes = changes.any(axis=1, keepdims=True)      # one column stands for all blocks
             bad &= self.spread(changes, active, shape)      # type: ignore[arg-type]
         if bad.any():
             self.fault("race", what, bad, active, shape, line)
+
+    def same_warp(self, old: NDArray[np.int32], index: Index, warp: NDArray[np.int32], active: NDArray[np.bool_] | None,
+                  shape: tuple[int, int]) -> NDArray[np.bool_]:
+        """Granules that another lane of the writing lane's own warp wrote, with no collective of the warp since."""
+        assert self.written_at is not None
+        now = self.spread(np.repeat(self.syncs, 32, axis=0)[:self.machine.threads], active, shape)
+        current = old >= self.spread(self.epoch << 11, active, shape)
+        other = (old >> 1 & 1023) != self.spread(self.thread_tag >> 1, active, shape)
+        return current & other & ((old >> 6 & 31) == warp) & ((old & 1) == 0) & (self.written_at.reshape(-1)[index] == now)
 
     def write(self, word: Index, offset: int, mask: Mask, line: int | None, changes: NDArray[np.bool_] | None = None,
               atomic: bool = False, ordered: bool = False) -> None:
@@ -162,15 +189,19 @@ class SharedShadow:
     def enter_write(self, word: Index, mask: Mask, line: int | None, changes: NDArray[np.bool_] | None, atomic: bool) -> None:
         self.flush()
         if self.writer is not None or self.reader is not None:
-            what = "writes shared memory that another warp touched without a barrier between"
+            what = "writes shared memory that another thread touched with no barrier between"
             self.races(word, mask, what, line, reads=not atomic, changes=changes, atomic=atomic)
-        width = self.width(word, mask, self.writer, self.reader, self.epoch)
+        width = self.width(word, mask, self.writer, self.reader, self.epoch, self.syncs)
         if width > 1:
             self.unfold_races()
         if self.writer is None:
             self.writer = np.zeros((self.granules, width), np.int32)
+            self.written_at = np.zeros((self.granules, width), np.int32)
         index, active, shape = self.lanes(word, mask, width)
         self.writer.reshape(-1)[index] = self.spread(self.epoch << 11 | self.thread_tag | np.int32(atomic), active, shape)
+        assert self.written_at is not None
+        syncs = np.repeat(self.syncs, 32, axis=0)[:self.machine.threads]
+        self.written_at.reshape(-1)[index] = self.spread(syncs, active, shape)
 
     def atomic(self, word: Index, offset: int, mask: Mask, line: int | None) -> None:
         """Lanes update granule `word + offset` atomically: no race among themselves, but with plain accesses."""

@@ -52,6 +52,8 @@ class Warps:
         """Fault if a lane that the member mask names is alive but not here."""
         machine = self.machine
         active = machine.active(mask)
+        if machine.smem.shadow is not None:
+            machine.smem.shadow.warp_sync(active)
         if mask is not machine.live:
             live = np.ones((1, 1), bool) if machine.live is None else machine.live
             absent = self.ballot(np.broadcast_to(live & ~active, np.broadcast_shapes(live.shape, active.shape)))
