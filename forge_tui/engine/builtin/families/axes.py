@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -46,8 +46,7 @@ class Offsets(Struct, frozen=True):
 
 def product(factors: Sequence[str]) -> str:
     """`a * b`, `1` for none."""
-    return " * ".join(factor if factor.replace("[", "").replace("]", "").replace(".", "").replace("-", "").isidentifier()
-                      or factor.isdigit() or _plain(factor) else f"({factor})" for factor in factors) or "1"
+    return " * ".join(factor if _plain(factor) else f"({factor})" for factor in factors) or "1"
 
 
 def steps_of(name: str, spec: TensorSpec) -> list[Step]:
@@ -70,7 +69,7 @@ def layout_guards(name: str, spec: TensorSpec) -> list[str]:
     return [f"{name}.shape[{dim}] == 1" for dim in range(spec.ndim) if spec.shape[dim] == 1] + [f"{name}.ndim == {spec.ndim}"]
 
 
-def offsets(name: str, tensor: str, axes: Iterable[Axis], exact: bool, known: dict[str, str] = {}) -> Offsets:
+def offsets(name: str, tensor: str, axes: Iterable[Axis], exact: bool, known: Mapping[str, str]) -> Offsets:
     """The function `name` for a tensor that moves by `axes`, outermost first, neighbours merged where it allows that.
 
     exact: the steps follow from the shape (a contiguous tensor), so that merging needs no guard. known: expressions that the
@@ -103,13 +102,13 @@ def offsets(name: str, tensor: str, axes: Iterable[Axis], exact: bool, known: di
                    guards=tuple(guards), unit=unit, run=sizes[-1] if sizes else "1", jumps=tuple(jumps))
 
 
-def _named(text: str, known: dict[str, str]) -> str:
+def _named(text: str, known: Mapping[str, str]) -> str:
     return known.get(text, text)
 
 
 def even(sizes: Iterable[str]) -> str:
     """Expression: the largest of 8, 4, 2, 1 that divides all of them."""
-    sizes = list(dict.fromkeys(size for size in sizes))
+    sizes = list(dict.fromkeys(sizes))
     if not sizes:
         return "8"
     parts = [" and ".join(f"{size} % {n} == 0" for size in (f"({s})" if " " in s else s for s in sizes)) for n in (8, 4, 2)]
@@ -117,8 +116,8 @@ def even(sizes: Iterable[str]) -> str:
 
 
 def _plain(text: str) -> bool:
-    """A product already: needs no parentheses inside another."""
-    return all(char.isalnum() or char in "_.[]-* " for char in text) and "//" not in text and " - " not in text
+    """A name, a number, a product, or in parentheses already: needs none inside a product."""
+    return text.startswith("(") and text.endswith(")") or not any(sign in text for sign in ("//", " + ", " - ", " % "))
 
 
 def _function(name: str, steps: Sequence[Step]) -> str:
@@ -133,7 +132,7 @@ def _function(name: str, steps: Sequence[Step]) -> str:
         if steps[k].text == "1":
             terms.append(index if k == 0 else f"({index})")
         elif steps[k].text != "0":
-            terms.append(f"(long long)({index}) * {macro}_STEP{k}" if k else f"(long long)({rest}) * {macro}_STEP{k}")
+            terms.append(f"(long long)({index}) * {macro}_STEP{k}")
         if k:
             rest = f"{rest} / {macro}_SIZE{k}"
     return f"{head} return {' + '.join(reversed(terms)) or '0'}; }}"

@@ -239,7 +239,7 @@ class _Values:
         if not self.parameter_offsets or self._parameters_in_a_run():
             return []
         inner = product([axis.size for axis in self.work.parameter_cols if axis.steps["parameter"].text == "0"])
-        return [f'UNIFORM = "1 if {inner} % VEC == 0 else 0"'.replace(f"{inner} %", f"({inner}) %")]
+        return [f'UNIFORM = "1 if ({inner}) % VEC == 0 else 0"']
 
     def _op(self) -> str:
         names = list(self.work.parameters)
@@ -261,7 +261,7 @@ class _Values:
             lines += [f"forge::load<count, forge::cache::read_only>({name} + {at}, {name[0]});" for name in names]
         else:
             lines += ["#pragma unroll", "for (int i = 0; i < count; ++i) {",
-                      f"    const long long at = parameter_row(row) + parameter_col(UNIFORM ? c : c + i);",
+                      "    const long long at = parameter_row(row) + parameter_col(UNIFORM ? c : c + i);",
                       *(f"    {name[0]}[i] = forge::to_float({name}[at]);" for name in names), "}"]
         return "\n".join(line if line.startswith("#") else f"        {line}" for line in lines)
 
