@@ -90,6 +90,23 @@ class Replied(Event, tag="replied"):
     seconds: float = 0.0
 
 
+class Steered(Event, tag="steered"):
+    """A person's move (`engine/steering.py`). `kernel` makes a node of its own, proposed and answered by this one event."""
+
+    request: str
+    """Each request is taken up once."""
+    action: Literal["kernel", "hint", "prune", "unprune", "pin", "unpin"]
+    node: str
+    """`VARIANT/NUMBER`, or `VARIANT` for the operator itself. Of `kernel`: the parent."""
+    text: str = ""
+    """Of `hint`: the words; empty takes it back."""
+    made: str = ""
+    """Of `kernel`: the new node."""
+    kernel: str = ""
+    """Of `kernel`: SHA-256 (hex) of the kernel file."""
+    idea: str = ""
+
+
 class Judged(Event, tag="judged"):
     """The verdict on a node."""
 
@@ -154,7 +171,7 @@ class RunEnded(Event, tag="run_ended"):
 
 
 AnyEvent = (RunStarted | Captured | Selected | Proposed | Replied | Judged | Confirmed | OperatorDone | Packaged | InModel
-            | Note | RunEnded)
+            | Note | RunEnded | Steered)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyEvent)

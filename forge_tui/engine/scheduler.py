@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forge_tui.cuda.device import DeviceFacts
-from forge_tui.engine import events
+from forge_tui.engine import events, steering
 from forge_tui.engine.asks import build_ask, plan_of
 from forge_tui.engine.cards import Variant
 from forge_tui.engine.halt import StopReason, Watch
@@ -83,6 +83,8 @@ class Scheduler:
         self.waiting: dict[str, Ask] = {}
         self.twins: dict[str, list[Node]] = {}
         self.asked_at: dict[str, float] = {}
+        self.left: set[str] = set()
+        """A person's requests for operators that this run does not work on."""
         self.cancel = threading.Event()
         self._results: queue.Queue[Callable[[], None]] = queue.Queue()
         self._threads = ThreadPoolExecutor(settings.jobs, thread_name_prefix="ask")
@@ -92,6 +94,8 @@ class Scheduler:
         self._resume()
         stop: StopReason | None = None
         while True:
+            if stop is None:
+                self._take_requests()
             self._conclude_finished(stop)
             if all(search.finished for search in self.searches):
                 return stop or StopReason.DONE
@@ -122,6 +126,40 @@ class Scheduler:
     def note(self, text: str) -> None:
         """Something the user should read, said by any thread: recorded by the loop's own."""
         self._results.put(lambda: self.recorder.note("warning", text))
+
+    # -- a person's moves
+
+    def _take_requests(self) -> None:
+        """Record what people have asked for since; a file is deleted when its event is in the journal."""
+        for path, request in steering.pending(self.paths):
+            if request is None:
+                self.recorder.note("warning", f"{path.name} in steering/ is no request and was set aside")
+                path.rename(path.with_suffix(".bad"))
+                continue
+            search = self.by_key.get(request.node.partition("/")[0])
+            if search is None:
+                if request.id not in self.left:  # for a run that works on that operator
+                    self.left.add(request.id)
+                    self.recorder.note("warning", f"a request waits: this run does not work on {request.node}")
+                continue
+            if request.id not in self.recorder.state.requests:  # else recorded by a run that was killed before this line
+                self._steer(search, request)
+            path.unlink(missing_ok=True)
+
+    def _steer(self, search: Search, request: steering.Request) -> None:
+        tree, node = search.tree, request.node
+        whole = "/" not in node
+        if (not whole and node not in tree.nodes) or (whole and request.action not in ("kernel", "hint")):
+            self.recorder.note("warning", f"`{request.action}` was asked of {node}, which is no kernel of this project")
+            return
+        made = f"{search.variant.key}/{len(tree.nodes) + 1}" if request.action == "kernel" else ""
+        kernel = save_kernel(self.paths, request.text) if made else ""
+        self.recorder.record(events.Steered(
+            at=time.time(), request=request.id, action=request.action, node=node, text="" if made else request.text,
+            made=made, kernel=kernel, idea=request.idea), sync=True)
+        if made:
+            search.finished = False
+            self._judge(search, tree.nodes[made], request.text)
 
     # -- proposing
 
@@ -176,7 +214,7 @@ class Scheduler:
 
     def _over(self, search: Search) -> bool:
         """Whether the search makes no new nodes."""
-        return (len(search.tree.nodes) >= self.settings.iterations or search.at_floor
+        return (search.tree.asked >= self.settings.iterations or search.at_floor
                 or self._provider_for(search) is None)
 
     def _provider_for(self, search: Search) -> Provider | None:

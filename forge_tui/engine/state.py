@@ -82,6 +82,8 @@ class RunState:
     """Events applied."""
     judged: Counter[str] = field(default_factory=Counter)
     """Verdicts by outcome."""
+    requests: set[str] = field(default_factory=set)
+    """A person's requests that were taken up."""
     elapsed_before: float = 0.0
     """Seconds that earlier runs took."""
 
@@ -187,6 +189,19 @@ class RunState:
                 operator.best = node
         self.activity = ""
 
+    def _steered(self, event: events.Steered) -> None:
+        """A person's kernel is a node that was proposed and answered at once, for nothing."""
+        self.requests.add(event.request)
+        variant, _, number = event.node.partition("/")
+        operator = self.operator(variant)
+        if event.action != "kernel":
+            operator.tree.steer(event)
+            return
+        self._proposed(events.Proposed(at=event.at, node=event.made, variant=variant, parent=event.node if number else None,
+                                       strategy="human", provider="human", origin="human"))
+        self._replied(events.Replied(at=event.at, node=event.made, kernel=event.kernel, idea=event.idea, cost_usd=0.0,
+                                     model="human"))
+
     def _confirmed(self, event: events.Confirmed) -> None:
         operator = self._owner(event.node)
         operator.tree.confirm(event)
@@ -232,6 +247,7 @@ _HANDLERS = {
     events.InModel: RunState._in_model,
     events.Note: RunState._note,
     events.RunEnded: RunState._run_ended,
+    events.Steered: RunState._steered,
 }
 
 

@@ -87,6 +87,11 @@ class ProjectPaths:
         """Its presence asks the engine to stop after a clean save."""
         return self.root / "stop"
 
+    @property
+    def steering(self) -> Path:
+        """A person's moves that the engine has not taken up yet, `ID.json`."""
+        return self.root / "steering"
+
     def is_project(self) -> bool:
         return self.config.is_file()
 

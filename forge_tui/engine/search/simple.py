@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from forge_tui.engine.search.policy import Move, Policy, repairable
+import math
+
+from forge_tui.engine.search.policy import Move, Policy, bases, least_used, mendable
 from forge_tui.engine.search.strategies import NAMES
-from forge_tui.engine.search.tree import Tree
+from forge_tui.engine.search.tree import Node, Tree
+
+
+def fastest(nodes: list[Node]) -> Node:
+    """The timed one of highest value, the earlier of equals; the first where none is timed."""
+    return max(nodes, key=lambda node: node.value if node.value is not None else -math.inf)
 
 
 class Greedy(Policy):
@@ -12,12 +19,9 @@ class Greedy(Policy):
 
     name = "greedy"
 
-    def select(self, tree: Tree) -> Move | None:
-        node = tree.best or tree.root
-        used = [child.strategy for child in node.children]
-        least = min(used.count(name) for name in NAMES)
-        strategy = self.rng(tree).choice([name for name in NAMES if used.count(name) == least])
-        return Move(node.id or None, strategy)
+    def choose(self, tree: Tree) -> Move | None:
+        node = fastest(bases(tree))
+        return Move(node.id or None, least_used(node, self.rng(tree)))
 
 
 class RoundRobin(Policy):
@@ -25,9 +29,9 @@ class RoundRobin(Policy):
 
     name = "round-robin"
 
-    def select(self, tree: Tree) -> Move | None:
+    def choose(self, tree: Tree) -> Move | None:
         count = len(tree.nodes)
-        parents = [tree.root, *(node for node in tree.nodes.values() if node.verified or repairable(node))]
+        parents = sorted([*bases(tree), *mendable(tree)], key=lambda node: node.number)
         node = parents[count % len(parents)]
         if node.parent is not None and not node.verified:
             return Move(node.id, node.strategy, "repair")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from forge_tui.engine.events import Confirmed, Judged, Proposed, Replied
+from forge_tui.engine.events import Confirmed, Judged, Proposed, Replied, Steered
 from forge_tui.engine.judge.verdict import Verdict
 
 NodeOutcome = Literal["pending", "no kernel", "duplicate", "verified", "wrong", "fault", "refused", "no_build", "skipped"]
@@ -31,6 +31,14 @@ class Node:
     replied: Replied | None = None
     judged: Judged | None = None
     confirmed: Confirmed | None = None
+    pruned: bool = False
+    """A person wants nothing built on this subtree."""
+    pinned: bool = False
+    """A person wants all built within this subtree (and other pinned ones)."""
+    hint: str = ""
+    """A person's words for whoever writes below this node."""
+    hinted_after: int = 0
+    """How many children there were when the hint came."""
     visits: int = 0
     """Settled nodes of the subtree, this one included. A failure is a visit."""
     pending: int = 0
@@ -81,6 +89,21 @@ class Node:
         verdict = self.verdict
         return verdict.timing.us if self.verified and verdict.timing else None
 
+    @property
+    def hint_unheard(self) -> bool:
+        """Whether no child was proposed since the hint came."""
+        return bool(self.hint) and len(self.children) <= self.hinted_after
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """Of this node and its ancestors up to the root, the nearest first."""
+        found, node = [], self
+        while node is not None:
+            if node.hint:
+                found.append(node.hint)
+            node = node.parent
+        return tuple(found)
+
     def lineage(self) -> Iterator[Node]:
         """This node and its ancestors, the root left out."""
         node = self
@@ -103,6 +126,8 @@ class Tree:
         self.by_kernel: dict[str, Node] = {}
         self.by_image: dict[str, list[Node]] = {}
         """Images alone do not say which launch plan ran them."""
+        self.steered = False
+        """Whether any node was ever pruned, pinned or hinted at."""
         self.first_us: float | None = None
         """Time of the first verified kernel: the baseline where nothing is timed against eager. Never changes, so that
         values stay comparable."""
@@ -143,6 +168,17 @@ class Tree:
     def confirm(self, event: Confirmed) -> None:
         self.nodes[event.node].confirmed = event
 
+    def steer(self, event: Steered) -> None:
+        """A person's move on a node that is there; on the root when the node is the variant alone."""
+        node = self.nodes[event.node] if "/" in event.node else self.root
+        self.steered = True
+        if event.action == "hint":
+            node.hint, node.hinted_after = event.text, len(node.children)
+        elif event.action in ("prune", "unprune"):
+            node.pruned = event.action == "prune"
+        elif event.action in ("pin", "unpin"):
+            node.pinned = event.action == "pin"
+
     def _settle(self, node: Node, was_settled: bool) -> None:
         if node.settled and not was_settled:
             for above in self._upwards(node):
@@ -159,6 +195,11 @@ class Tree:
         """The verified node of highest value; the earlier of equals."""
         verified = [node for node in self.nodes.values() if node.value is not None]
         return max(verified, key=lambda node: node.value, default=None)
+
+    @property
+    def asked(self) -> int:
+        """Nodes that count against the iterations: a person's own do not."""
+        return sum(node.origin != "human" for node in self.nodes.values())
 
     def open_nodes(self) -> list[Node]:
         """Not settled, in order of proposal: what a restart takes up again."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from forge_tui.engine.search.policy import Move, Policy, repairable
+from forge_tui.engine.search.policy import Move, Policy, bases, mendable
 from forge_tui.engine.search.strategies import NAMES
 from forge_tui.engine.search.tree import Node, Tree
 
@@ -39,7 +39,7 @@ class Uct(Policy):
 
     name = "uct"
 
-    def select(self, tree: Tree) -> Move | None:
+    def choose(self, tree: Tree) -> Move | None:
         rng = self.rng(tree)
         broken = self._worth_repair(tree)
         if broken is not None:
@@ -56,22 +56,23 @@ class Uct(Policy):
         others = [node.verified for node in settled if node.origin != "repair"]
         if (1 + sum(repairs)) / (2 + len(repairs)) < (1 + sum(others)) / (2 + len(others)):
             return None
-        return next((node for node in reversed(tree.nodes.values()) if repairable(node)), None)
+        return next(iter(mendable(tree)[::-1]), None)
 
     @staticmethod
     def _descend(tree: Tree, rng: Random) -> Node:
         """The node to build on: the root or a working kernel."""
-        best, scores = tree.best, subtree_scores(tree)
+        best, scores, allowed = tree.best, subtree_scores(tree), {node.id for node in bases(tree)}
+        ways = {above.id for name in allowed if name for above in tree.nodes[name].lineage()}
         node = tree.root
         while True:
-            inner = [child for child in node.children if child.id in scores]
+            inner = [child for child in node.children if child.id in scores and child.id in ways]
             if not inner:
                 return node
             log_total = math.log(1 + node.visits + node.pending)
             bounds = [(_bound(scores[child.id], log_total, child.visits + child.pending), rng.random(), child)
                       for child in inner]
             top, _, child = max(bounds, key=lambda bound: bound[:2])
-            if node.parent is None or node.value is not None:
+            if node.id in allowed and (node.parent is None or node.value is not None):
                 own = ROOT_REWARD if node.parent is None else math.exp(node.value - best.value)
                 if _bound(own, log_total, 1 + len(node.children)) >= top:
                     return node
