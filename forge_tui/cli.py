@@ -57,15 +57,24 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return _command(arguments)()
     except ForgeError as error:
+        if Interrupted.received is not None:
+            return _stopped()
         _say(f"forge-tui: {error}")
         return error.exit_code
-    except KeyboardInterrupt as stop:  # Interrupted included
-        code = 128 + getattr(stop, "signal", signal.SIGINT)
-        _say(f"forge-tui: stopped by {signal.Signals(code - 128).name}")
-        return code
+    except KeyboardInterrupt:  # Interrupted included
+        return _stopped()
     except Exception as error:  # the last resort: a traceback is for a log file, a user gets one line
+        if Interrupted.received is not None:
+            return _stopped()
         _say(f"forge-tui: internal error: {type(error).__name__}: {_one_line(error)} (traceback: {_crash_log()})")
         return INTERNAL_ERROR
+
+
+def _stopped() -> int:
+    """Also where a library turned the interruption into an error of its own."""
+    number = signal.Signals(Interrupted.received or signal.SIGINT)
+    _say(f"forge-tui: stopped by {number.name}")
+    return 128 + number
 
 
 def _command(arguments: Sequence[str]) -> Callable[[], int]:
@@ -254,14 +263,15 @@ def _device(text: str) -> str:
 
 
 def _catch_signals() -> None:
-    """SIGTERM and SIGHUP end the command as Ctrl-C does: by an exception through its code, which saves. What was ignored
-    when we started (nohup) stays ignored."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    """A signal ends the command by an exception through its code, which saves. What was ignored when we started (nohup)
+    stays ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
 
 
 def _interrupt(number: int, frame: object) -> None:
+    Interrupted.received = number
     raise Interrupted(number)
 
 

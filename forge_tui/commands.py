@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -38,6 +39,7 @@ def app(options: Namespace) -> int:
         raise ProjectError(f"the app cannot run here: {why}", cure=f"without the app: forge-tui --run {target}")
     from forge_tui.app import run_app
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Textual's event loop puts its own in place of this one only
     return run_app(options.project)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class ForgeError(Exception):
     """An error with a cure. `cli.main` prints it (never a traceback) and exits with `exit_code`.
@@ -51,7 +53,11 @@ class ProjectLocked(ForgeError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """SIGTERM or SIGHUP, raised where Ctrl-C would be, so that one clean-up serves all three. Exit code 128 + signal."""
+    """SIGINT, SIGTERM or SIGHUP, raised wherever the code is, so that one clean-up serves all three. Exit code 128 + signal."""
+
+    received: ClassVar[int | None] = None
+    """The signal that this process got. The exception itself may be lost: a library's import hook, destructor or C code may
+    drop it or turn it into another error."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(signal)

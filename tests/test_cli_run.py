@@ -90,7 +90,7 @@ def test_a_detached_run_outlives_its_command(tmp_path: Path, root: Path) -> None
     stopped = forge("stop", "p", cwd=tmp_path)
     assert (stopped.returncode, stopped.stdout) == (0, "p is free\n"), stopped.stderr
     ended = last_event(root)
-    assert ended and (ended.status, ended.exit_code) == ("interrupted", 143)
+    assert ended and (ended.status, ended.exit_code) == ("interrupted", 143), ended.reason
 
 
 def test_a_detached_run_that_cannot_begin_says_why(tmp_path: Path, root: Path) -> None:
@@ -111,6 +111,38 @@ def test_a_signal_saves_and_ends_with_its_code(tmp_path: Path, root: Path, numbe
     assert "Traceback" not in errors
     ended = last_event(root)
     assert ended and (ended.status, ended.exit_code) == ("interrupted", 128 + number)
+
+
+SWALLOWING = """
+import pathlib, time, torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        pathlib.Path("busy").touch()
+        try:
+            time.sleep(0 if pathlib.Path("seen").exists() else 600)
+        except BaseException as error:
+            pathlib.Path("seen").touch()
+            {caught}
+        return torch.cumprod(x, -1)
+def build_model(): return Model()
+def sample_inputs(): return (torch.randn(4, 8),)
+"""
+
+
+@pytest.mark.parametrize("caught", ["pass", "raise RuntimeError('something else')"])
+def test_a_signal_that_the_model_swallows_still_ends_the_run(tmp_path: Path, root: Path, caught: str) -> None:
+    """Libraries' import hooks and destructors do the same, at times."""
+    (root / "model.py").write_text(SWALLOWING.format(caught=caught))
+    running = subprocess.Popen([*COMMAND, "--run", "p", "--provider", SLEEPER], cwd=tmp_path, text=True,
+                               env=environment(tmp_path / "home"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "busy").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGTERM)
+    output, errors = running.communicate(timeout=120)
+    assert running.returncode == 143, errors
+    ended = last_event(root)
+    assert ended and (ended.status, ended.exit_code) == ("interrupted", 143), ended.reason
 
 
 def wait_for_question(root: Path) -> None:

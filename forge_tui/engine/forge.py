@@ -17,7 +17,7 @@ from forge_tui import __version__
 from forge_tui.engine import events
 from forge_tui.engine.cards import OperatorFile, Variant, load_operators
 from forge_tui.engine.document import Document
-from forge_tui.engine.halt import Halted, Status, StopReason, Watch, reason_of
+from forge_tui.engine.halt import Halted, Status, StopReason, Watch, lost_interrupt, reason_of
 from forge_tui.engine.judging import Judge, Judges
 from forge_tui.engine.options import RunOptions, Settings, resolve
 from forge_tui.engine.providers import Provider, check_provider, open_provider
@@ -78,14 +78,18 @@ class _Run:
         try:
             reason = self._phases()
         except ForgeError as error:
-            return self._end("failed", str(error), error.exit_code)
+            reason = lost_interrupt()
+            if reason is None:
+                return self._end("failed", str(error), error.exit_code)
         except Halted as halted:
             reason = halted.reason
         except KeyboardInterrupt as interrupt:  # a signal outside the search, where nothing is half recorded
             reason = reason_of(interrupt)
         except Exception as error:  # ours: recorded, then shown by whoever called
-            self._end("failed", f"internal error: {type(error).__name__}: {error}", 70)
-            raise
+            reason = lost_interrupt()
+            if reason is None:
+                self._end("failed", f"internal error: {type(error).__name__}: {error}", 70)
+                raise
         return self._end(reason.status, reason.sentence, reason.exit_code)
 
     def _phases(self) -> StopReason:

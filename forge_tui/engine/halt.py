@@ -12,6 +12,7 @@ from typing import Literal
 
 from forge_tui.engine.options import Settings
 from forge_tui.engine.state import RunState
+from forge_tui.errors import Interrupted
 from forge_tui.store.paths import ProjectPaths
 
 Status = Literal["done", "limit", "waiting", "interrupted", "failed"]
@@ -59,6 +60,11 @@ def reason_of(interrupt: KeyboardInterrupt) -> StopReason:
     return SIGNALS.get(getattr(interrupt, "signal", signal.SIGINT), StopReason.INTERRUPT)
 
 
+def lost_interrupt() -> StopReason | None:
+    """A signal whose exception a library dropped or turned into an error of its own."""
+    return None if Interrupted.received is None else SIGNALS.get(signal.Signals(Interrupted.received))
+
+
 class Watch:
     """Asked between steps whether to go on. Cheap."""
 
@@ -94,6 +100,7 @@ class Watch:
 
     def check(self, asking: int) -> StopReason | None:
         """Why to stop now, if so. asking: replies in flight, whose cost is yet to come."""
+        self.signalled = self.signalled or lost_interrupt()
         if self.signalled is not None:
             return self.signalled
         if self.paths.stop_request.exists():
