@@ -197,7 +197,9 @@ def to_integer(a: Lanes, mode: str, wide_nan: bool, d: Lanes) -> None:
         return
     result = np.where(plain, 0.0, value).astype(d.dtype)
     result = np.where(low, d.dtype.type(limits.min), np.where(high, d.dtype.type(limits.max), result))
-    bad = np.array(1 << (8 * d.itemsize - 1)).astype(np.uint64).astype(f"u{d.itemsize}").view(d.dtype) if wide_nan else d.dtype.type(0)
+    bad = np.zeros((), d.dtype)
+    if wide_nan:
+        bad = np.array(1 << (8 * d.itemsize - 1), np.uint64).astype(f"u{d.itemsize}").view(d.dtype)
     np.copyto(d, np.where(nan, bad, result))
 
 

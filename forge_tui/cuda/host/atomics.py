@@ -79,7 +79,8 @@ class Atomics:
             memory.check_written(address, address.buffer, index, size, line)
         yield address.buffer.view("u", size)[1].view(dtype), np.broadcast_to(index, shape)[lanes], lanes
 
-    def wide_words(self, memory: WordMemory, address: WordAddress, offset: int, dtype: np.dtype[np.generic], lanes: NDArray[np.bool_]):
+    def wide_words(self, memory: WordMemory, address: WordAddress, offset: int, dtype: np.dtype[np.generic],
+                   lanes: NDArray[np.bool_]):
         """64-bit items of shared memory: its two words lie a row apart, so they are joined, used and split again."""
         index, _ = memory.flat(address, offset)
         index = np.broadcast_to(index, lanes.shape)[lanes]
@@ -91,7 +92,8 @@ class Atomics:
         flat[places + memory.count] = (joined >> np.uint64(32)).astype(np.uint32)
 
 
-def apply(items: Lanes, index: NDArray[np.int64], operation: str, kind: str, values: list[Lanes], wanted: bool) -> Lanes | None:
+def apply(items: Lanes, index: NDArray[np.int64], operation: str, kind: str, values: list[Lanes],
+          wanted: bool) -> Lanes | None:
     """Apply to `items[index]` lane by lane; returns what each lane found, if wanted."""
     if not wanted and operation in UNORDERED and kind not in HALF:
         UNORDERED[operation].at(items, index, values[0])
@@ -112,8 +114,8 @@ def apply(items: Lanes, index: NDArray[np.int64], operation: str, kind: str, val
     return before
 
 
-def add_sorted(items: Lanes, place: NDArray[np.int64], order: NDArray[np.int64], first: NDArray[np.int64], length: NDArray[np.int64],
-               value: Lanes, before: Lanes) -> None:
+def add_sorted(items: Lanes, place: NDArray[np.int64], order: NDArray[np.int64], first: NDArray[np.int64],
+               length: NDArray[np.int64], value: Lanes, before: Lanes) -> None:
     """Integer addition by running sums: wrap-around makes differences of sums exact."""
     ordered = value[order]
     total = np.cumsum(ordered, dtype=items.dtype)

@@ -129,7 +129,8 @@ class Barriers:
         both = first.any(axis=0) & others.any(axis=0)
         if both.any():
             text = ", ".join(map(str, lines))
-            self.machine.fault("divergent_barrier", f"threads of one block wait at different barriers (lines {text})", first & both, lines[0])
+            message = f"threads of one block wait at different barriers (lines {text})"
+            self.machine.fault("divergent_barrier", message, first & both, lines[0])
 
     def stuck(self) -> NoReturn:
         parked = min(self.parked, key=lambda p: p.line or 0)

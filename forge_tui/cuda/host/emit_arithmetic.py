@@ -225,7 +225,7 @@ def _testp(e: Emitter, i: Instruction) -> None:
     e.line(f"copyto({e.write(i.args[0], 'pred')}, {test[i.parts[1]].format(e.read(i.args[1], i.type))})")
 
 
-# Comparison and selection ------------------------------------------------------------------------------------------------
+# Comparison and selection ----------------------------------------------------------------------------------------
 
 
 @handles("setp", "set")

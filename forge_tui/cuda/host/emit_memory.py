@@ -79,7 +79,10 @@ def _isspacep(e: Emitter, i: Instruction) -> None:
 
 
 def _address(e: Emitter, i: Instruction, operand: Operand, memory: str | None = None) -> tuple[str, str, int]:
-    """The memory (by the opcode, if not given), the prepared address (made once for each register and guard in a block) and the constant offset."""
+    """The memory (by the opcode, if not given), the prepared address and the constant offset.
+
+    An address is prepared once for each register and guard in a block.
+    """
     if not isinstance(operand, Memory):
         raise Unsupported
     space = next((p for p in i.parts if p in SPACE_WORDS), None)
@@ -177,7 +180,8 @@ def _cp(e: Emitter, i: Instruction) -> None:
         raise Unsupported
     _, address, offset = _address(e, i, target, "smem")
     kept = e.read(i.args[3], "u32") if len(i.args) > 3 else "None"
-    e.line(f"copies.copy({address}, {offset}, {e.read(source.base, 'u64')}, {source.offset}, {size.value}, {kept}, {e.mask}, {i.line})")
+    where = f"{address}, {offset}, {e.read(source.base, 'u64')}, {source.offset}"
+    e.line(f"copies.copy({where}, {size.value}, {kept}, {e.mask}, {i.line})")
 
 
 def _is_read(e: Emitter, name: str) -> bool:

@@ -58,7 +58,8 @@ class Code:
     """Bytes (1: a predicate) and class of every slot."""
     slot_of: dict[str, int]
     """Slots of the registers that outlive a block."""
-    build: Callable[..., tuple[list[Callable[..., object]], list[Callable[..., object]]]] = field(repr=False, default=lambda _: ([], []))
+    build: Callable[..., tuple[list[Callable[..., object]], list[Callable[..., object]]]] = field(
+        repr=False, default=lambda _: ([], []))
 
 
 def view_kind(kind: str) -> str:

@@ -129,7 +129,8 @@ def chunk_blocks(translations: Translations, geometry: Geometry, cooperative: bo
     return max(1, min(LANES // geometry.threads, int(CHUNK_BYTES / per_block), geometry.blocks))
 
 
-def _run_chunks(translations: Translations, geometry: Geometry, table: list[Buffer | None], tally: Tally, cooperative: bool) -> None:
+def _run_chunks(translations: Translations, geometry: Geometry, table: list[Buffer | None], tally: Tally,
+                cooperative: bool) -> None:
     size = chunk_blocks(translations, geometry, cooperative)
     chunks = -(-geometry.blocks // size)
     size = -(-geometry.blocks // chunks)

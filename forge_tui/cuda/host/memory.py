@@ -64,7 +64,8 @@ class Buffer:
         if count <= 8:
             view = self.written[:len(self.written) // count * count].view(f"u{count}")
             step = max(size, self.unit)
-            return view, (index if step == size and not start else (index * size + start) // step), int.from_bytes(b"\1" * count, "little")
+            entry = index if step == size and not start else (index * size + start) // step
+            return view, entry, int.from_bytes(b"\1" * count, "little")
         view = self.written[:len(self.written) // 16 * 16].view("c16")
         return view, index + start // size, 0
 
@@ -174,7 +175,8 @@ class GlobalMemory:
             return
         if address.buffer is None:
             for piece, mask in self.pieces(address, "global load", line):
-                parts = tuple(None if d is None else np.empty(np.broadcast_shapes(piece.raw.shape, d.shape), d.dtype) for d in results)
+                parts = tuple(None if d is None else np.empty(np.broadcast_shapes(piece.raw.shape, d.shape), d.dtype)
+                              for d in results)
                 self.load(piece, offset, size, parts, kind, line)
                 for d, part in zip(results, parts, strict=True):
                     if d is not None and part is not None:

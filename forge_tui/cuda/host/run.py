@@ -86,7 +86,8 @@ class Translations:
 class Machine:
     """A chunk of `count` blocks. Lanes are (threads, blocks) arrays; one machine runs chunk after chunk of one size."""
 
-    def __init__(self, translations: Translations, geometry: Geometry, buffers: list[Buffer | None], count: int, tally: Tally) -> None:
+    def __init__(self, translations: Translations, geometry: Geometry, buffers: list[Buffer | None], count: int,
+                 tally: Tally) -> None:
         self.translations = translations
         self.kernel = translations.kernel
         self.geometry = geometry
@@ -227,7 +228,8 @@ class Machine:
         if active.any():
             self.fault("illegal_instruction", "a device assertion failed" if assertion else "__trap() was reached", active, line)
 
-    def bar_red(self, mode: str, flags: Lanes, give: Callable[[Lanes, Lanes], None], operands: tuple[Lanes, ...]) -> tuple[object, ...]:
+    def bar_red(self, mode: str, flags: Lanes, give: Callable[[Lanes, Lanes], None],
+                operands: tuple[Lanes, ...]) -> tuple[object, ...]:
         return ("red", (mode, flags.copy(), give), operands)
 
     # Sampled counts -------------------------------------------------------------------------------------------------
@@ -294,7 +296,8 @@ class Machine:
         except (AttributeError, TypeError, ValueError, LookupError, RuntimeError, AssertionError) as error:
             # A form of an instruction that its handler mistook. Our fault: said as such, never a verdict on the candidate.
             line = self.kernel.blocks[index].instructions[0].line
-            raise CandidateFault("not_interpretable", f"not interpretable: {error} in the instructions from {self.tally.filename}:{line}",
+            place = f"{self.tally.filename}:{line}"
+            raise CandidateFault("not_interpretable", f"not interpretable: {error} in the instructions from {place}",
                                  kernel=self.kernel.name, line=line) from error
         self.send(index, mask, out)
 

@@ -96,7 +96,8 @@ class HostTarget:
         threads = block[0] * block[1] * block[2]
         static = loaded.kernel(kernel).static_shared
         if not 0 < threads <= MAX_THREADS or block[2] > 64:
-            raise CandidateFault("launch", f"a block of {block} threads: 1 to {MAX_THREADS} are possible, at most 64 along z", kernel=kernel)
+            raise CandidateFault("launch", f"a block of {block} threads: 1 to {MAX_THREADS} are possible, at most 64 along z",
+                                 kernel=kernel)
         if min(grid) < 0 or grid[0] >= 1 << 31 or max(grid[1:]) >= 1 << 16:
             raise CandidateFault("launch", f"a grid of {grid} blocks is more than a device takes", kernel=kernel)
         if static + shared > self.facts.max_shared:

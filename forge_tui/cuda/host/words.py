@@ -157,8 +157,9 @@ class WordMemory:
         index = np.broadcast_to(index * parts + byte // size if parts > 1 else index, shape)
         value = np.broadcast_to(value, shape)
         active = None if mask is None else np.broadcast_to(mask, shape)
-        kept, flat = (index, value) if active is None else (index[active], value[active]), self.data.reshape(-1).view(f"u{size}")
-        index, value = kept
+        if active is not None:
+            index, value = index[active], value[active]
+        flat = self.data.reshape(-1).view(f"u{size}")
         old = flat[index] if self.shadow is not None else None
         flat[index] = value
         self.after_store(address, offset, size, mask, line, flat[index] != value if self.shadow else None,
