@@ -161,6 +161,14 @@ def test_what_a_former_launch_left_is_no_result() -> None:
     assert judged(lazy).outcome == "wrong"
 
 
+def test_a_computed_nan_is_no_unwritten_element() -> None:
+    def nan(source, out, block):
+        out.copy_(torch.zeros_like(source) / 0.0)
+
+    sentence = judged(nan).sentence
+    assert "nan" in sentence and "nothing was written" not in sentence
+
+
 def test_changed_weights_at_the_same_address() -> None:
     """A kernel that keeps what it computed from the weights, by their address."""
     table: dict[int, torch.Tensor] = {}

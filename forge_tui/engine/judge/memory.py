@@ -145,9 +145,10 @@ class Arena:
 class Patterns:
     """Poison: NaN and large finite values in turn, since some mistakes hide behind the one and some behind the other."""
 
-    NANS = {"float16": b"\xff\x7f" * 4, "bfloat16": b"\xff\x7f" * 4, "float32": b"\xff\xff\xff\x7f" * 2,
-            "float64": b"\xff" * 7 + b"\x7f"}
-    """All-ones NaNs, little endian."""
+    NANS = {"float16": b"\x5a\x7e" * 4, "bfloat16": b"\xe5\x7f" * 4, "float32": b"\xa5\xa5\xe5\x7f" * 2,
+            "float64": b"\x5a\xa5\x5a\xa5\x5a\xa5\xfa\x7f"}
+    """Little endian, quiet, with a payload that no arithmetic makes by itself: a NaN that was computed is told from one that
+    was left."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator

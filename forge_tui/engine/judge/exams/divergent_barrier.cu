@@ -17,6 +17,7 @@ args = ["input", "out", "rows", "cols"]
 //: caught = "not every thread of the block reaches it"
 //: outcome = "fault"
 //: fault = "divergent_barrier"
+//: cuda = "fault or wrong"
 // Sum or maximum over the 128 threads of a block.
 __device__ float over_block(float value, bool largest, float* shared) {
     shared[threadIdx.x] = value;

@@ -17,6 +17,7 @@ args = ["input", "out", "rows", "cols"]
 //: caught = "reads of shared memory that another warp may not have written"
 //: outcome = "fault"
 //: fault = "race"
+//: cuda = "fault or wrong"
 // Sum or maximum over the 128 threads of a block.
 __device__ float over_block(float value, bool largest, float* shared) {
     shared[threadIdx.x] = value;

@@ -18,6 +18,7 @@ shared = "(cols - 1) * 4"
 //: caught = "the array is shorter than the row"
 //: outcome = "fault"
 //: fault = "out_of_bounds"
+//: cuda = "sanitizer"
 extern "C" __global__ void softmax_rows(const float* input, float* out, int rows, int cols) {
     extern __shared__ float row[];
     const float* x = input + (size_t)blockIdx.x * cols;

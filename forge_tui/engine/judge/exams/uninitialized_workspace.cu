@@ -18,6 +18,7 @@ args = ["input", "out", "scratch", "input.numel"]
 //: caught = "scratch memory is garbage unless the plan fills it"
 //: outcome = "fault"
 //: fault = "uninitialized"
+//: cuda = "fault or wrong"
 extern "C" __global__ void relu(const float* input, float* out, const float* scratch, int n) {
     const int i = blockIdx.x * 256 + threadIdx.x;
     if (i < n) out[i] = fmaxf(input[i], 0.0f) + scratch[i] * 0.0f;
