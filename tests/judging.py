@@ -1,4 +1,5 @@
-"""Shared by the judging tests: a target that runs Python in place of kernels, for what does not depend on the interpreter."""
+"""Shared by the judging tests: a target that runs Python in place of kernels, for what does not depend on the
+interpreter."""
 
 from __future__ import annotations
 

@@ -205,7 +205,8 @@ def test_an_in_place_result_has_its_inputs_strides() -> None:
 
 
 def test_one_sum_of_many_numbers_may_be_summed_in_any_order() -> None:
-    """The mean of 1147 numbers, near zero by cancellation, where eager's only result happens to be ten times as exact."""
+    """The mean of 1147 numbers, near zero by cancellation, where eager's only result happens to be ten times as
+    exact."""
     x = torch.randn(1147, generator=torch.Generator().manual_seed(0))
     made = variant_of("torch.mean", {"input": x, "dim": (0,), "keepdim": False, "dtype": None})
     text = PLAN.replace("nn.functional.softmax", "mean").replace('cols = "input.shape[-1]"', 'cols = "1147"')

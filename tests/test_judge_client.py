@@ -1,4 +1,5 @@
-"""The engine's judge with real workers on the host target: verdicts, deaths, replacement, and what a worker may know."""
+"""The engine's judge with real workers on the host target: verdicts, deaths, replacement, and what a worker may
+know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The exams that ship with Forge, on the host target: each faulty kernel refused for its reason, each honest one accepted."""
+"""The exams that ship with Forge, on the host target: each faulty kernel refused for its reason, each honest one
+accepted."""
 
 from __future__ import annotations
 

@@ -113,7 +113,8 @@ class WorkerProcess:
     def request(self, body: bytes, deadline_s: float, on_progress: Callable[[bytes], None] | None = None) -> bytes:
         """Send one request and wait for its reply.
 
-        on_progress: called with the body of each progress frame, in this thread. Raises WorkerDied when the child is gone,
+        on_progress: called with the body of each progress frame, in this thread. Raises WorkerDied when the child is
+        gone,
         or was killed because `deadline_s` passed; WorkerError when it answers that it could not.
         """
         with self._turn:
@@ -136,7 +137,8 @@ class WorkerProcess:
                 pending = self._exchange(pending, deadline, what)
 
     def close(self) -> None:
-        """End it: closed pipes ask it to go, then the whole group is killed. Safe to call at any time, from any thread."""
+        """End it: closed pipes ask it to go, then the whole group is killed. Safe to call at any time, from any
+        thread."""
         process = self.process
         if process is None:
             return

@@ -34,7 +34,8 @@ class Behaviour(Struct, frozen=True):
     threads: int
     """Of one block."""
     occupancy: float
-    """Resident warps over those a multiprocessor can hold, 0 to 1; by what is known of threads, registers, shared memory."""
+    """Resident warps over those a multiprocessor can hold, 0 to 1; by what is known of threads, registers, shared
+    memory."""
     dram: float | None = None
     """Bytes that must move over those the device could have moved in the kernel's time, 0 to 1."""
     sm: float | None = None

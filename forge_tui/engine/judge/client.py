@@ -34,7 +34,8 @@ OnProgress = Callable[[ProgressReport], None]
 
 
 class JudgeClient:
-    """Judges kernel files in workers of their own; a context manager. Thread-safe: as many judgements at once as workers.
+    """Judges kernel files in workers of their own; a context manager. Thread-safe: as many judgements at once as
+    workers.
 
     device: `auto`, `host`, `cuda`, `cuda:N`. workers: on `host`, where judging costs CPU; a GPU has one owner.
     prefix: goes before the command (`("ssh", "node7")`), for a project folder that both machines see.
@@ -163,7 +164,8 @@ class JudgeClient:
         return worker
 
     def _replace(self, gone: WorkerProcess | None) -> WorkerProcess:
-        """A new worker: the probe ran when the first was started. One more try, since what killed one may kill the next."""
+        """A new worker: the probe ran when the first was started. One more try, since what killed one may kill the
+        next."""
         if gone is not None:
             self._forget(gone)
         try:

@@ -1,7 +1,9 @@
 """The judge: one kernel file on one variant, from the refusal of the file to the timing of its best setting.
 
-In this order, stopping at the first failure: the file takes the call; its first setting builds; that setting is right on a
-captured sample; every other setting is built, checked on the sample and timed; the fastest is checked on all samples and
+In this order, stopping at the first failure: the file takes the call; its first setting builds; that setting is right
+on a
+captured sample; every other setting is built, checked on the sample and timed; the fastest is checked on all samples
+and
 all fresh draws, in poisoned and guarded memory, and run again; what passes is timed.
 """
 
@@ -63,7 +65,8 @@ def judge(file: KernelFile, variant: Variant, samples: Sequence[Mapping[str, tor
     """Judge one kernel file on one variant.
 
     samples: captured inputs of the variant by kernel-file name, at least one, on the target's kind of device.
-    seed: of every fresh draw; None: an unpredictable one, recorded in the verdict. settings: of `[tune]`, the only ones to
+    seed: of every fresh draw; None: an unpredictable one, recorded in the verdict. settings: of `[tune]`, the only
+    ones to
     try; None: as many as the options admit. Never raises for the candidate's
     faults; what the machine lacks (MissingEnvironment) passes through.
     """
@@ -205,7 +208,8 @@ class _Judgement:
         return sorted(passed, key=lambda setting: (setting.us, self.settings.index(setting)))
 
     def _finals(self, ranked: list[Setting]) -> tuple[Setting, tuple[LaunchCounts, ...], Timing | None]:
-        """Full checks of the fastest setting, then of the next where it fails; the failure that is told is the first."""
+        """Full checks of the fastest setting, then of the next where it fails; the failure that is told is the
+        first."""
         earlier = list(self.checks)
         failure: Failed | None = None
         failed_checks: list[Check] = []

@@ -1,4 +1,5 @@
-"""Memory a candidate works in: poisoned outputs, guard bands, exact alignment, and inputs that must come back untouched."""
+"""Memory a candidate works in: poisoned outputs, guard bands, exact alignment, and inputs that must come back
+untouched."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ ALIGN = 256
 class Guarded:
     """One buffer with a band on each side, laid out as `spec`, at exactly `spec.align` and no better.
 
-    `poison` fills bands, gaps between strided elements, and the contents, with a pattern of eight bytes that is new each
+    `poison` fills bands, gaps between strided elements, and the contents, with a pattern of eight bytes that is new
+    each
     time, so that nothing a former launch left can be taken for a result.
     """
 
@@ -143,11 +145,13 @@ class Arena:
 
 
 class Patterns:
-    """Poison: NaN and large finite values in turn, since some mistakes hide behind the one and some behind the other."""
+    """Poison: NaN and large finite values in turn, since some mistakes hide behind the one and some behind the
+    other."""
 
     NANS = {"float16": b"\x5a\x7e" * 4, "bfloat16": b"\xe5\x7f" * 4, "float32": b"\xa5\xa5\xe5\x7f" * 2,
             "float64": b"\x5a\xa5\x5a\xa5\x5a\xa5\xfa\x7f"}
-    """Little endian, quiet, with a payload that no arithmetic makes by itself: a NaN that was computed is told from one that
+    """Little endian, quiet, with a payload that no arithmetic makes by itself: a NaN that was computed is told from
+    one that
     was left."""
 
     def __init__(self, generator: torch.Generator) -> None:

@@ -48,7 +48,8 @@ class Judgement(Struct, frozen=True, tag="judgement"):
 
     verdict: Verdict
     last: bool = False
-    """The candidate ended the worker's CUDA context: nothing can run there any more, and another worker must be started."""
+    """The candidate ended the worker's CUDA context: nothing can run there any more, and another worker must be
+    started."""
 
 
 Reply = Welcome | Judgement

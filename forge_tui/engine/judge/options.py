@@ -22,4 +22,5 @@ class JudgeOptions(Struct, frozen=True):
     time: bool = True
     """Whether what passes is timed."""
     launch_deadline_s: float = 30.0
-    """On the host target: a launch on a reduced call takes well under a second; one that takes this long does not end."""
+    """On the host target: a launch on a reduced call takes well under a second; one that takes this long does not
+    end."""

@@ -1,4 +1,5 @@
-"""The judge tried on itself: before a worker judges anything, a kernel that writes a constant must fail, an honest one pass.
+"""The judge tried on itself: before a worker judges anything, a kernel that writes a constant must fail, an honest
+one pass.
 
 If either verdict is wrong, nothing this machine says of a kernel can be believed, and the run stops.
 """

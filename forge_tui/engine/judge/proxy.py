@@ -1,6 +1,7 @@
 """Reduced proxies: on the host target a large call is verified on fewer rows or planes, with its inner sizes unchanged.
 
-A proxy stands for the full call only if the plan does the same on both: the same kernels in the same order, with the same
+A proxy stands for the full call only if the plan does the same on both: the same kernels in the same order, with the
+same
 blocks and shared memory. What it cannot show, `Verdict.proxy` says it did not show. Counts are extrapolated.
 """
 
@@ -130,7 +131,8 @@ def _cut_value(name: str, value: Value, cuts: Sequence[tuple[IndependentDim, int
 
 
 def restride(spec: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of the cut tensor: dense where the full one is dense, in the same order; steps past gaps stay as they are."""
+    """Strides of the cut tensor: dense where the full one is dense, in the same order; steps past gaps stay as they
+    are."""
     stride = list(spec.stride)
     order = sorted((dim for dim in range(spec.ndim) if spec.stride[dim] and spec.shape[dim] > 1),
                    key=lambda dim: spec.stride[dim])
@@ -155,7 +157,8 @@ def representative(full: Program, part: Program) -> bool:
 def extrapolate(counts: Sequence[LaunchCounts], full: Program, part: Program, proxy: Proxy) -> tuple[LaunchCounts, ...]:
     """Counts of the full call, launch by launch.
 
-    By the number of blocks; by elements where a launch moves most of the call's data with a grid that does not grow with
+    By the number of blocks; by elements where a launch moves most of the call's data with a grid that does not grow
+    with
     it (grid-stride loops). Per-block figures stay.
     """
     if not proxy.cuts:

@@ -18,7 +18,8 @@ LEAST_NORMAL = 2.0**-126
 """Of float32 and bfloat16."""
 FEW = 64
 FEW_PERTURBATIONS = 16
-"""Random roundings of the inputs tried for the sensitivity, the largest change counting: more where there are so few results
+"""Random roundings of the inputs tried for the sensitivity, the largest change counting: more where there are so few
+results
 that no neighbour makes up for one that chance left unmoved."""
 
 Tensors = Mapping[str, torch.Tensor]
@@ -77,7 +78,8 @@ def _sensitivity(call: Call, tensors: Tensors, truth: Sequence[torch.Tensor], se
 
     Roundings are random, as those inside a sum are not: a result that many inputs flow into moves by the square root of
     their number more when all are rounded against it, and that is the error of a plain running sum. (The standard
-    bound: unit roundoff times the sum of |derivative x input|.) The number is taken as inputs over results. Inputs that are
+    bound: unit roundoff times the sum of |derivative x input|.) The number is taken as inputs over results. Inputs
+    that are
     denormal in float32 may also count as zero.
     """
     wide = _widened(call, torch.float64)

@@ -1,6 +1,8 @@
-"""The judging worker: `python -m forge_tui.engine.judge.server --project DIR`. Holds the device and the captured tensors.
+"""The judging worker: `python -m forge_tui.engine.judge.server --project DIR`. Holds the device and the captured
+tensors.
 
-It speaks frames (see `forge_tui.cuda.worker`) and is expected to die: whatever a candidate does to it, the engine goes on.
+It speaks frames (see `forge_tui.cuda.worker`) and is expected to die: whatever a candidate does to it, the engine
+goes on.
 It never sees a provider's key: the engine starts it with an environment that has none.
 """
 

@@ -19,7 +19,8 @@ class Timer(Protocol):
     """How a target times one setting on one call."""
 
     def quick(self, setting: Setting, trial: Trial) -> tuple[float, Interval | None]:
-        """Microseconds of one call, for the comparison of settings. The trial's arena still holds the last inputs run."""
+        """Microseconds of one call, for the comparison of settings. The trial's arena still holds the last inputs
+        run."""
         ...
 
     def full(self, setting: Setting, trial: Trial, samples: Sequence[Mapping[str, torch.Tensor]]) -> Timing:
@@ -31,7 +32,8 @@ class Timer(Protocol):
 
 
 class ModelledTimer:
-    """The host target: microseconds from counts, for the device named in `target.facts`. Nothing is timed against eager."""
+    """The host target: microseconds from counts, for the device named in `target.facts`. Nothing is timed against
+    eager."""
 
     def __init__(self, target: Target) -> None:
         from forge_tui.cuda.host.model import modelled_us

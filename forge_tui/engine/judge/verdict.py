@@ -69,7 +69,8 @@ class Timing(Struct, frozen=True):
     """Median of paired ratios; None where nothing was timed against eager."""
     speedup_interval: tuple[float, float] | None = None
     notes: tuple[str, ...] = ()
-    """What disturbed the measurement (throttling, foreign load), or what it lacks (`no torch.compile baseline: ...`)."""
+    """What disturbed the measurement (throttling, foreign load), or what it lacks (`no torch.compile baseline:
+    ...`)."""
 
 
 class Verdict(Struct, frozen=True):
