@@ -3,6 +3,8 @@ untouched."""
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from forge_tui.cuda.program import Workspace
@@ -32,30 +34,39 @@ class Guarded:
         self.begin = GUARD + (wanted - (raw.data_ptr() + GUARD)) % ALIGN
         self.end = self.begin + spec.span
         self.raw = raw
-        self.pattern = torch.zeros(8, dtype=torch.uint8, device=device)
+        self.pattern = bytes(8)
+        self.dense = spec.span == 0 or math.prod(core_shape(spec)) * spec.itemsize == spec.span
+        """Whether every byte from the first element to the last is an element's."""
         self.tensor = raw[self.begin:self.begin + max(spec.span, 0)].view(dtype).as_strided(spec.shape, spec.stride) \
             if spec.span else torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device=device)
 
     def poison(self, pattern: bytes) -> None:
         """pattern: eight bytes, repeated over everything."""
-        self.pattern = torch.tensor(list(pattern), dtype=torch.uint8, device=self.raw.device)
-        self._words(self.raw).copy_(self.pattern.repeat(1).expand(self.raw.numel() // 8, 8))
+        self.pattern = pattern
+        self.raw.view(torch.int64).fill_(_word(pattern))
 
     def load(self, values: torch.Tensor) -> None:
         """Contents from `values`, of the same shape; overlapping elements are written once."""
         if self.spec.span:
             core(self.tensor).copy_(core(values))
 
+    def stray(self) -> torch.Tensor:
+        """Whether anything was written outside the tensor's elements: one boolean, on the device, not waited for."""
+        if not self.dense:
+            return self._outside().any()
+        words, word = self.raw.view(torch.int64), _word(self.pattern)
+        low, high = self.begin // 8, -(-self.end // 8)
+        found = (words[:low] != word).any() | (words[high:] != word).any()
+        # Words that the tensor begins or ends in.
+        if self.begin % 8:
+            found |= ((words[low] ^ word) & _signed((1 << 8 * (self.begin % 8)) - 1)) != 0
+        if self.end % 8:
+            found |= ((words[high - 1] ^ word) & _signed(-1 << 8 * (self.end % 8))) != 0
+        return found
+
     def overrun(self) -> str:
         """What was written outside the tensor's elements; empty when nothing was."""
-        changed = (self._words(self.raw) != self.pattern).reshape(-1)
-        inside = changed[self.begin:self.end]
-        if self.spec.span:
-            # Contents may change; the gaps between strided elements may not.
-            flat = inside.view(-1, self.spec.itemsize)
-            gaps = torch.ones(len(flat), dtype=torch.bool, device=self.raw.device)
-            core(gaps.as_strided(self.spec.shape, self.spec.stride)).fill_(False)
-            flat &= gaps[:, None]
+        changed = self._outside()
         if not bool(changed.any()):
             return ""
         at = int(changed.nonzero()[0, 0])
@@ -66,23 +77,32 @@ class Guarded:
             return f"{at - self.end} bytes past the last element of {self.name}"
         return f"in the gap between strided elements of {self.name}, {at - self.begin} bytes in"
 
-    def changed(self, values: torch.Tensor) -> bool:
-        """Whether the contents differ, bit by bit, from `values`."""
+    def _outside(self) -> torch.Tensor:
+        """By byte: whether it was written and is no element's."""
+        pattern = torch.tensor(list(self.pattern), dtype=torch.uint8, device=self.raw.device)
+        changed = (self.raw.view(-1, 8) != pattern).reshape(-1)
+        inside = changed[self.begin:self.end]
+        if self.spec.span:
+            # Contents may change; the gaps between strided elements may not.
+            flat = inside.view(-1, self.spec.itemsize)
+            gaps = torch.ones(len(flat), dtype=torch.bool, device=self.raw.device)
+            core(gaps.as_strided(self.spec.shape, self.spec.stride)).fill_(False)
+            flat &= gaps[:, None]
+        return changed
+
+    def changed(self, values: torch.Tensor) -> torch.Tensor:
+        """Whether the contents differ, bit by bit, from `values`: one boolean, on the device, not waited for."""
         if not self.spec.span:
-            return False
-        return not torch.equal(_bits(core(self.tensor)), _bits(core(values)))
+            return torch.zeros((), dtype=torch.bool, device=self.raw.device)
+        return (_bits(core(self.tensor)) != _bits(core(values))).any()
 
     def untouched(self, index: tuple[int, ...]) -> bool:
         """Whether the element still holds the poison."""
         offset = sum(i * step for i, step in zip(index, self.spec.stride, strict=True)) * self.spec.itemsize
         size = self.spec.itemsize
         at = self.begin + offset
-        expected = torch.tensor([int(self.pattern[(at + i) % 8]) for i in range(size)], dtype=torch.uint8)
+        expected = torch.tensor([self.pattern[(at + i) % 8] for i in range(size)], dtype=torch.uint8)
         return torch.equal(self.raw[at:at + size].cpu(), expected)
-
-    @staticmethod
-    def _words(raw: torch.Tensor) -> torch.Tensor:
-        return raw[: raw.numel() // 8 * 8].view(-1, 8)
 
 
 class Arena:
@@ -126,14 +146,14 @@ class Arena:
     def problem(self, values: dict[str, torch.Tensor]) -> str:
         """What the candidate wrote outside its outputs; empty when nothing."""
         written = set(self.call.aliases.values())
-        for name, buffer in self.inputs.items():
-            if name not in written and buffer.changed(values[name]):
+        kept = [(name, buffer) for name, buffer in self.inputs.items() if name not in written]
+        flags = [*(buffer.changed(values[name]) for name, buffer in kept), *(buffer.stray() for buffer in self._all())]
+        if not flags or not bool(torch.stack(flags).any()):     # the one wait
+            return ""
+        for name, buffer in kept:
+            if buffer.changed(values[name]):
                 return f"the input {name} was changed: only outputs and workspaces may be written"
-        for buffer in self._all():
-            where = buffer.overrun()
-            if where:
-                return f"something was written {where}"
-        return ""
+        return next(f"something was written {where}" for buffer in self._all() if (where := buffer.overrun()))
 
     def results(self) -> list[torch.Tensor]:
         return [self.outputs[name].tensor for name in self.call.output_names()]
@@ -181,6 +201,20 @@ def core(tensor: torch.Tensor) -> torch.Tensor:
         span = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
         return tensor.as_strided((span,), (1,))
     return tensor
+
+
+def core_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """Shape of what `core` leaves of a tensor laid out so."""
+    return tuple(core(torch.empty(0, device="meta").as_strided(spec.shape, spec.stride)).shape)
+
+
+def _word(pattern: bytes) -> int:
+    return int.from_bytes(pattern, "little", signed=True)
+
+
+def _signed(mask: int) -> int:
+    """The lowest 64 bits as an int64."""
+    return int.from_bytes((mask & (1 << 64) - 1).to_bytes(8, "little"), "little", signed=True)
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:

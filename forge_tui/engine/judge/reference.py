@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 
+from forge_tui.cuda.target import Target
+from forge_tui.engine.judge.fused import FusedComparer
 from forge_tui.engine.judge.memory import lay
 from forge_tui.engine.judge.tolerance import Comparer, Comparison
 from forge_tui.engine.operators import independent_dims, lookup, materialize
 from forge_tui.specs import Call, Dtype, Items, Value
 
-SLAB_BYTES = 64 << 20
-"""Most bytes of the float64 reference held at once, where the operator can be cut."""
+SLAB_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
+"""Most bytes of the float64 reference held at once, where the operator can be cut, by kind of device."""
 PERTURBATIONS = 2
 LEAST_NORMAL = 2.0**-126
 """Of float32 and bfloat16."""
@@ -46,12 +49,14 @@ def in_place(call: Call, results: Sequence[torch.Tensor]) -> tuple[torch.Tensor,
 
 
 def compare(call: Call, tensors: Tensors, own: Sequence[torch.Tensor], candidate: Sequence[torch.Tensor],
-            sensitivity_seed: int | None = None) -> list[Comparison]:
+            sensitivity_seed: int | None = None, target: Target | None = None) -> list[Comparison]:
     """Every output of the candidate against the reference, in slabs where the operator can be cut.
 
     own: eager's results on the same inputs. sensitivity_seed: also count the operator's sensitivity as eager's error.
+    target: a CUDA one compares by kernels of its own.
     """
-    comparers = [Comparer(name, mine, other)
+    make = Comparer if target is None or target.kind != "cuda" else partial(FusedComparer, target=target)
+    comparers = [make(name, mine, other)
                  for name, mine, other in zip(call.output_names(), own, candidate, strict=True)]
     if any(comparer.problem for comparer in comparers):
         return [comparer.result() for comparer in comparers]
@@ -132,12 +137,13 @@ def _perturbed(tensor: torch.Tensor, unit: float, seed: int) -> torch.Tensor:
 def _slabs(call: Call, tensors: Tensors) -> Iterator[tuple[list[tuple[int, ...]], Call, Tensors]]:
     """The call in parts whose float64 results stay under SLAB_BYTES: where each output's part begins, and the part."""
     size = 8 * sum(spec.numel for spec in call.outputs)
-    dims = independent_dims(call) if size > SLAB_BYTES else []
+    most = SLAB_BYTES["cuda" if any(tensor.is_cuda for tensor in tensors.values()) else "cpu"]
+    dims = independent_dims(call) if size > most else []
     if not dims:
         yield [() for _ in call.outputs], call, tensors
         return
     dim = max(dims, key=lambda item: item.size)
-    step = max(1, dim.size * SLAB_BYTES // size)
+    step = max(1, dim.size * most // size)
     for begin in range(0, dim.size, step):
         count = min(step, dim.size - begin)
         part = {name: tensor.narrow(dim.inputs[name], begin, count) if name in dim.inputs else tensor

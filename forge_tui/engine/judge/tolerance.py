@@ -169,10 +169,9 @@ class Comparer:
         """
         if self.problem:
             return
-        reference = _real(reference)
-        sensitivity = None if sensitivity is None else _real_like(sensitivity, reference)
+        reference, sensitivity = self.real(reference, sensitivity)
         start = start + (0,) * (reference.dim() - len(start))
-        for offset, piece in _pieces(reference):
+        for offset, piece in [((0,) * reference.dim(), reference)] if self.exact else _pieces(reference):
             at = tuple(first + more for first, more in zip(start, offset, strict=True))
             region = tuple(slice(first, first + size) for first, size in zip(at, piece.shape, strict=True))
             eager, candidate = self.eager[region], self.candidate[region]
@@ -184,19 +183,23 @@ class Comparer:
             if self.problem:
                 return
 
+    @staticmethod
+    def real(reference: torch.Tensor, sensitivity: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Complex ones as pairs of numbers, as the outputs are held."""
+        reference = _real(reference)
+        return reference, None if sensitivity is None else _real_like(sensitivity, reference)
+
     def _add_exact(self, at: tuple[int, ...], eager: torch.Tensor, candidate: torch.Tensor) -> None:
         different = eager != candidate
         if bool(different.any()):
-            self.problem = self._element_problem("exact", at, different, eager, candidate,
-                                                 "; results of this dtype must be equal")
+            self.problem = self._element_problem("exact", *_first(at, different), "; results of this dtype must be equal")
 
-    def _element_problem(self, reason: Reason, at: tuple[int, ...], where: torch.Tensor, eager: torch.Tensor,
-                         candidate: torch.Tensor, tail: str) -> Comparison:
-        """The first element of `where` as a failure."""
-        local = _unravel(int(where.reshape(-1).nonzero()[0, 0]), tuple(where.shape))
-        index = tuple(first + more for first, more in zip(at, local, strict=True))
-        expected, got = float(eager[local]), float(candidate[local])
-        count = int(where.sum())
+    def nonfinite_at(self, index: tuple[int, ...], count: int) -> Comparison:
+        """A failure: the first of `count` elements that are infinite or NaN in one result only."""
+        return self._element_problem("nonfinite", index, count, ": NaN and infinities must be where eager has them")
+
+    def _element_problem(self, reason: Reason, index: tuple[int, ...], count: int, tail: str) -> Comparison:
+        expected, got = float(self.eager[index]), float(self.candidate[index])
         more = f" ({count} such elements in this part)" if count > 1 else ""
         return Comparison(self.name, False, reason, worst=Worst(self.name, index, expected, got, 0.0),
                           sentence=f"{_place(self.name, index)} is {got:.9g}, eager has {expected:.9g}{more}{tail}")
@@ -207,8 +210,7 @@ class Comparer:
         finite = eager.isfinite()
         pattern = ((eager != candidate) & ~(finite & candidate.isfinite()) & ~(eager.isnan() & candidate.isnan()))
         if bool(pattern.any()):
-            self.problem = self._element_problem("nonfinite", at, pattern, eager, candidate,
-                                                 ": NaN and infinities must be where eager has them")
+            self.problem = self.nonfinite_at(*_first(at, pattern))
             return
         width = math.prod(reference.shape[reference.dim() - self.row_dims:])
         shape = (-1, width)
@@ -251,7 +253,7 @@ class Comparer:
         where = first[places]
         self.worst_values[places] = torch.stack([item.reshape(-1)[where] for item in (truth, got, noise)], dim=1)
         whole = tuple(self.eager.shape)
-        indices = [_ravel(tuple(a + b for a, b in zip(at, _unravel(flat_index, shape), strict=True)), whole)
+        indices = [ravel(tuple(a + b for a, b in zip(at, unravel(flat_index, shape), strict=True)), whole)
                    for flat_index in where.tolist()]
         self.worst_at[places] = torch.tensor(indices, dtype=torch.int64, device=self.worst_at.device)
 
@@ -260,15 +262,27 @@ class Comparer:
         if self.row_problem or truth.shape[1] < ROW_ELEMENTS:
             return
         norm = error.square().sum(1).sqrt_()
-        allowed = (ROW_FACTOR * own.square().sum(1).sqrt_() + self.format.element_ulps * ulp.square().sum(1).sqrt_())
-        ratio = norm / allowed.clamp(min=torch.finfo(torch.float64).tiny)
-        row = int(ratio.argmax())
-        if not float(norm[row]) > float(allowed[row]):
+        allowed = self.row_limit(own.square().sum(1).sqrt_(), ulp.square().sum(1).sqrt_())
+        row = int(self.row_ratio(norm, allowed).argmax())
+        self.see_row(at, shape, row * truth.shape[1], float(norm[row]), float(allowed[row]),
+                     float(truth[row].square().sum().sqrt()))
+
+    def row_limit(self, own: torch.Tensor, units: torch.Tensor) -> torch.Tensor:
+        """What the norm of a row's error may be, from those of eager's error and of one unit in the last place."""
+        return ROW_FACTOR * own + self.format.element_ulps * units
+
+    @staticmethod
+    def row_ratio(norm: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+        return norm / allowed.clamp(min=torch.finfo(torch.float64).tiny)
+
+    def see_row(self, at: tuple[int, ...], shape: tuple[int, ...], begin: int, norm: float, allowed: float, truth: float) -> None:
+        """The worst row of a part, which begins at flat index `begin` of it: a failure where it is the first one too far out."""
+        if self.row_problem or not norm > allowed:
             return
-        local = _unravel(row * truth.shape[1], shape)
+        local = unravel(begin, shape)
         index = tuple(a + b for a, b in zip(at, local, strict=True))[: len(shape) - self.row_dims]
-        scale = float(truth[row].square().sum().sqrt()) or 1.0
-        figure, limit = float(norm[row]) / scale, float(allowed[row]) / scale
+        scale = truth or 1.0
+        figure, limit = norm / scale, allowed / scale
         place = _place(self.name, (*index, ":")) if len(index) < len(shape) else self.name
         self.row_problem = Comparison(self.name, False, "row", figure, limit,
                                       sentence=f"{place} has a relative error of {figure:.3g} in norm, allowed {limit:.3g}")
@@ -315,7 +329,7 @@ class Comparer:
         if counts[cls] == 0:
             return None, 0.0
         expected, got, noise = self.worst_values[cls].tolist()
-        index = _unravel(int(self.worst_at[cls]), tuple(self.eager.shape))
+        index = unravel(int(self.worst_at[cls]), tuple(self.eager.shape))
         return Worst(self.name, index, expected, got, float(allowed[cls]) + noise), float(ratios[cls])
 
 
@@ -367,7 +381,13 @@ def _pieces(tensor: torch.Tensor) -> Iterator[tuple[tuple[int, ...], torch.Tenso
             yield tuple(o + (begin if d == dim else 0) for d, o in enumerate(offset)), piece
 
 
-def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _first(at: tuple[int, ...], where: torch.Tensor) -> tuple[tuple[int, ...], int]:
+    """Index in the output of the first element of `where`, which begins at `at`, and how many there are."""
+    local = unravel(int(where.reshape(-1).nonzero()[0, 0]), tuple(where.shape))
+    return tuple(first + more for first, more in zip(at, local, strict=True)), int(where.sum())
+
+
+def unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     index = []
     for size in reversed(shape):
         index.append(flat % size)
@@ -375,7 +395,7 @@ def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(index))
 
 
-def _ravel(index: tuple[int, ...], shape: tuple[int, ...]) -> int:
+def ravel(index: tuple[int, ...], shape: tuple[int, ...]) -> int:
     flat = 0
     for position, size in zip(index, shape, strict=True):
         flat = flat * size + position

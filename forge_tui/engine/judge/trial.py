@@ -94,7 +94,7 @@ class Trial:
 
     def _compare(self, name: str, arena: Arena, values: dict[str, torch.Tensor], own: tuple[torch.Tensor, ...]) -> Check:
         results = arena.results()
-        comparisons = compare(self.call, values, own, results)
+        comparisons = compare(self.call, values, own, results, target=self.target)
         if not all(item.passed for item in comparisons):
             comparisons = self._second_look(comparisons, values, own, results)
         for item in comparisons:
@@ -110,7 +110,7 @@ class Trial:
         """Count the operator's sensitivity too, where the difference is one of size and not of kind."""
         if any(item.reason in ("shape", "dtype", "strides", "nonfinite", "exact") for item in first):
             return first
-        return compare(self.call, values, own, results, sensitivity_seed=self.seed & 0xFFFFFFFF)
+        return compare(self.call, values, own, results, sensitivity_seed=self.seed & 0xFFFFFFFF, target=self.target)
 
     def _wrong(self, name: str, item: Comparison, arena: Arena) -> Failed:
         sentence = f"wrong on {name}: {item.sentence}"
