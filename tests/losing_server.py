@@ -14,8 +14,6 @@ from forge_tui.engine.judge.server import Server
 class LosingTarget(HostTarget):
     """`lost` as on the CUDA target; torch's calls after it fail there, here `run` does."""
 
-    lost: CandidateFault | None = None
-
     def run(self, *arguments, **keywords):
         if self.lost is not None:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -30,5 +28,5 @@ class LosingTarget(HostTarget):
 if __name__ == "__main__":
     import sys
 
-    forge_tui.cuda.target.open_target = lambda name: LosingTarget()
+    forge_tui.cuda.target.open_target = lambda name, images: LosingTarget()
     serve(Server(Path(sys.argv[1])).handle)

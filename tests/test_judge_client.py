@@ -107,6 +107,47 @@ def test_a_hanging_worker(client: JudgeClient, project: tuple[ProjectPaths, Vari
     assert client.judge(project[1].key, HONEST, "honest.cu").verified
 
 
+SLOW = HONEST.replace('extern "C"', """template <int DEPTH, long long PATH> struct Tree {
+    static constexpr int size = Tree<DEPTH - 1, 2 * PATH>::size + Tree<DEPTH - 1, 2 * PATH + 1>::size;
+};
+template <long long PATH> struct Tree<0, PATH> { static constexpr int size = 1; };
+static_assert(Tree<26, 0>::size > 0);
+extern "C\"""")
+
+
+def test_a_build_that_does_not_end(project: tuple[ProjectPaths, Variant]) -> None:
+    """Sixty million templates: the compiler cannot be stopped, so the worker is."""
+    notes: list[str] = []
+    with JudgeClient(project[0], "host", options=JudgeOptions(build_deadline_s=2.0), on_note=notes.append) as client:
+        pid = worker_pid(client)
+        verdict = client.judge(project[1].key, SLOW, "slow.cu")
+        assert (verdict.outcome, verdict.fault) == ("no_build", "endless"), verdict.sentence
+        assert "the compiler was still at work after 2 s" in verdict.sentence and "slow.cu" in notes[0]
+        assert not client._workers
+        assert client.judge(project[1].key, HONEST, "honest.cu").verified and worker_pid(client) != pid
+
+
+def test_images_are_kept_in_the_projects_build_folder(client: JudgeClient, project: tuple[ProjectPaths, Variant]) -> None:
+    other = HONEST.replace("probe", "another")
+    key = project[1].key
+
+    def images() -> dict[str, int]:
+        return {path.name: path.stat().st_ino for path in project[0].build.glob("*.image")}
+
+    assert client.judge(key, other, "another.cu").verified
+    before = images()
+    assert before and client.judge(key, other, "another.cu").verified
+    assert images() == before, "a hit writes nothing"
+
+
+def test_a_wrapper_in_front_of_the_command(project: tuple[ProjectPaths, Variant]) -> None:
+    """What `ssh host`, `srun` and `docker exec` do: run the command, after saying something on the same stream."""
+    prefix = ["sh", "-c", 'echo "Welcome to node7"; FORGE_TEST_WRAPPED=1 exec "$@"', "sh"]
+    with JudgeClient(project[0], "host", prefix=prefix) as client:
+        assert client.judge(project[1].key, HONEST, "honest.cu").verified
+        assert b"FORGE_TEST_WRAPPED=1" in Path(f"/proc/{worker_pid(client)}/environ").read_bytes()
+
+
 def test_out_of_memory(client: JudgeClient, project: tuple[ProjectPaths, Variant]) -> None:
     verdict = client.judge(project[1].key, HUNGRY, "hungry.cu")
     assert (verdict.outcome, verdict.fault) == ("fault", "out_of_memory")

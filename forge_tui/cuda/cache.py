@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,17 @@ from forge_tui.cuda.program import Image, Program
 from forge_tui.cuda.toolchain import Toolchain
 
 FORMAT = 1
+LOOK_EVERY = 64
+"""Images kept between two looks at the whole folder, while it is thought to be under its cap."""
+
+
+def user_folder() -> Path:
+    """Where images are kept that belong to no project: `images` in `UserPaths.cache` of the store, which nothing here may import."""
+    home = os.environ.get("FORGE_HOME")
+    if home:
+        return Path(home).expanduser().absolute() / "cache" / "images"
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "forge-tui" / "images"
 
 
 class ImageCache:
@@ -28,6 +40,9 @@ class ImageCache:
         self.cap_bytes = cap_bytes
         self.hits = 0
         self.misses = 0
+        self._size: int | None = None
+        """Bytes of the folder as far as this object knows; others write there too."""
+        self._puts = 0
 
     def get(self, program: Program, kind: str, arch: str, tools: Toolchain) -> Image | None:
         """The image built earlier, or None."""
@@ -56,7 +71,11 @@ class ImageCache:
             if temporary is not None and os.path.exists(temporary):
                 os.unlink(temporary)
             return
-        self._trim()
+        self._puts += 1
+        if self._size is None or self._size + len(data) > self.cap_bytes or self._puts % LOOK_EVERY == 0:
+            self._trim()
+        else:
+            self._size += len(data)
 
     def statistics(self) -> dict[str, int]:
         """`hits` and `misses` of this object; `files` and `bytes` of the folder."""
@@ -85,6 +104,8 @@ class ImageCache:
         total = sum(size for _, size, _ in files)
         for _, size, path in files:
             if total <= self.cap_bytes:
-                return
-            path.unlink(missing_ok=True)
+                break
+            with suppress(OSError):                         # a folder that others own
+                path.unlink(missing_ok=True)
             total -= size
+        self._size = total

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
+import threading
 import time
+from collections.abc import Callable
 
 from forge_tui.cuda import ptxscan
 from forge_tui.cuda.cache import ImageCache
@@ -21,17 +23,22 @@ _CUBIN_SECTIONS = (".text.", ".nv.constant", ".nv.info", ".nv.shared.", ".nv.glo
 """Sections that decide what a cubin does; line tables, debug strings, symbol tables and notes are left out of its key."""
 
 
+_Built = tuple[bytes, str, str]
+
 HARMLESS_CALLS = frozenset({"vprintf"})
 """What device code may call outside itself: printing leaves nothing behind that a later launch could read."""
 
 
-def compile_program(program: Program, *, kind: str, arch: str = "sm_90", cache: ImageCache | None = None) -> Image:
+def compile_program(program: Program, *, kind: str, arch: str = "sm_90", cache: ImageCache | None = None,
+                    deadline_s: float | None = None) -> Image:
     """Build `program` for `arch` as `ptx` or `cubin`.
 
     Thread-safe; NVRTC itself compiles one program at a time in a process, so builds in parallel need processes.
     Nothing is ever compiled with fast math. Lines of messages and of the line table are lines of the kernel file.
     Raises CandidateFault('compile') for a source that is refused, by NVRTC or because its image would keep state between
     launches, call out, or lack a kernel that the plan launches; MissingEnvironment where there is no compiler for `arch`.
+    deadline_s: past it CandidateFault('endless'). NVRTC cannot be stopped: it goes on in its thread, and nothing more can be built
+    in this process.
     """
     tools = find_toolchain()
     if re.sub(r"[a-z]$", "", arch) not in tools.archs:
@@ -40,7 +47,7 @@ def compile_program(program: Program, *, kind: str, arch: str = "sm_90", cache: 
     if cache is not None and (kept := cache.get(program, kind, arch, tools)) is not None:
         return kept
     started = time.perf_counter()
-    code, ptx, log = _nvrtc(program, kind, arch, tools)
+    code, ptx, log = _in_time(program, deadline_s, lambda: _nvrtc(program, kind, arch, tools))
     canonical = ptxscan.canonical_ptx(ptx)
     _refuse(program, canonical)
     usage, warnings = _read_ptxas(log)
@@ -63,6 +70,28 @@ def cubin_key(code: bytes) -> str:
         if name.startswith(_CUBIN_SECTIONS):
             digest.update(ptxscan.without_file_names(name).encode() + b"\0" + content + b"\0")
     return digest.hexdigest()
+
+
+def _in_time(program: Program, deadline_s: float | None, build: Callable[[], _Built]) -> _Built:
+    """What `build` gives, or CandidateFault('endless'); a thread is left behind then, which ends with the process."""
+    if deadline_s is None:
+        return build()
+    done: list[_Built | BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(build())
+        except BaseException as error:  # raised again by whoever waits
+            done.append(error)
+
+    worker = threading.Thread(target=run, name=f"build {program.filename}", daemon=True)
+    worker.start()
+    worker.join(deadline_s)
+    if not done:
+        raise CandidateFault("endless", f"the compiler was still at work after {deadline_s:g} s")
+    if isinstance(done[0], BaseException):
+        raise done[0]
+    return done[0]
 
 
 def _nvrtc(program: Program, kind: str, arch: str, tools: Toolchain) -> tuple[bytes, str, str]:

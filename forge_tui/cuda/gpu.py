@@ -15,7 +15,7 @@ from forge_tui.cuda.driver import DriverError, driver
 from forge_tui.cuda.faults import CandidateFault
 from forge_tui.cuda.launch import LoadedImage, PreparedProgram
 from forge_tui.cuda.program import Image, Program
-from forge_tui.cuda.target import RunReport
+from forge_tui.cuda.target import BUILD_DEADLINE_S, RunReport
 from forge_tui.errors import MissingEnvironment
 
 if TYPE_CHECKING:
@@ -57,8 +57,9 @@ class GpuTarget:
         self.device = torch.device("cuda", index)
         self.deadline_s = deadline_s
         self.cache = cache
+        self.build_deadline_s = BUILD_DEADLINE_S
         self.lost: CandidateFault | None = None
-        """What ended the context, once it is gone."""
+        """What ended the context, or holds the compiler, once it is gone."""
         self._images: OrderedDict[str, LoadedImage] = OrderedDict()
         self.facts: DeviceFacts = read_facts(index)
         if measure:
@@ -67,10 +68,14 @@ class GpuTarget:
             self.facts = ceilings_of(self).apply(self.facts)
 
     def build(self, program: Program) -> Image:
-        """Compile to a cubin for exactly this device. Raises CandidateFault('compile')."""
+        """Compile to a cubin for exactly this device. Raises CandidateFault('compile', 'endless')."""
         from forge_tui.cuda.compile import compile_program
 
-        return compile_program(program, kind="cubin", arch=f"sm_{self.facts.cc}", cache=self.cache)
+        try:
+            return compile_program(program, kind="cubin", arch=f"sm_{self.facts.cc}", cache=self.cache, deadline_s=self.build_deadline_s)
+        except CandidateFault as fault:
+            self.lost = fault if fault.kind == "endless" else self.lost
+            raise
 
     def prepare(self, program: Program, image: Image, tensors: Mapping[str, torch.Tensor],
                 workspaces: Mapping[str, torch.Tensor] | None = None) -> PreparedProgram:

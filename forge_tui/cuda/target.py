@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from msgspec import Struct
 
 from forge_tui.cuda.device import DeviceFacts
+from forge_tui.cuda.faults import CandidateFault
 from forge_tui.cuda.program import Image, Program
 
 if TYPE_CHECKING:
     import torch
+
+
+BUILD_DEADLINE_S = 30.0
+"""Longest that one build may take: hundreds of times the usual."""
 
 
 class LaunchCounts(Struct, frozen=True):
@@ -49,9 +55,12 @@ class Target(Protocol):
     kind: Literal["host", "cuda"]
     facts: DeviceFacts
     """On `host`: of the device whose time is modelled."""
+    build_deadline_s: float
+    lost: CandidateFault | None
+    """What left this process unable to run or build anything more; another process must be started."""
 
     def build(self, program: Program) -> Image:
-        """Compile. Raises CandidateFault('compile') with the compiler's words, lines being file lines."""
+        """Compile. Raises CandidateFault: `compile` with the compiler's words, lines being file lines; `endless` past the deadline."""
         ...
 
     def run(self, program: Program, image: Image, tensors: dict[str, torch.Tensor],
@@ -64,16 +73,21 @@ class Target(Protocol):
         ...
 
 
-def open_target(name: str) -> Target:
-    """`host`, `cuda`, `cuda:N`, or `auto` (the first GPU, else host). Raises MissingEnvironment naming the cure."""
+def open_target(name: str, images: Path | None = None) -> Target:
+    """`host`, `cuda`, `cuda:N`, or `auto` (the first GPU, else host). Raises MissingEnvironment naming the cure.
+
+    images: folder that compiled images are kept in (a project's `build`); by default this user's own.
+    """
+    from forge_tui.cuda.cache import ImageCache, user_folder
     from forge_tui.cuda.device import find_gpu
 
+    cache = ImageCache(images or user_folder())
     if name == "auto":
         name = "cuda:0" if find_gpu() else "host"
     if name == "host":
         from forge_tui.cuda.host.target import HostTarget
 
-        return HostTarget()
+        return HostTarget(cache=cache)
     from forge_tui.cuda.gpu import GpuTarget
 
-    return GpuTarget(int(name.partition(":")[2] or 0))
+    return GpuTarget(int(name.partition(":")[2] or 0), cache=cache)

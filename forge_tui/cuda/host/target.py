@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,10 @@ from forge_tui.cuda.faults import CandidateFault
 from forge_tui.cuda.host.launch import LoadedModule, run_launch
 from forge_tui.cuda.host.memory import Buffer
 from forge_tui.cuda.program import Image, Program, Workspace
-from forge_tui.cuda.target import RunReport
+from forge_tui.cuda.target import BUILD_DEADLINE_S, RunReport
+
+if TYPE_CHECKING:
+    from forge_tui.cuda.cache import ImageCache
 
 BUDGET = 4_000_000
 """Instructions a thread may execute in one launch before it is called endless."""
@@ -33,17 +36,25 @@ class HostTarget:
 
     kind: Literal["host", "cuda"] = "host"
 
-    def __init__(self, facts: DeviceFacts = H200, budget: int = BUDGET, deadline_s: float = DEADLINE_S) -> None:
+    def __init__(self, facts: DeviceFacts = H200, budget: int = BUDGET, deadline_s: float = DEADLINE_S, *,
+                 cache: ImageCache | None = None) -> None:
         self.facts = facts
+        self.cache = cache
+        self.build_deadline_s = BUILD_DEADLINE_S
+        self.lost: CandidateFault | None = None
         self.budget = budget
         self.deadline_s = deadline_s
         self._loaded: OrderedDict[str, LoadedModule] = OrderedDict()
 
     def build(self, program: Program) -> Image:
-        """Compile to PTX. Raises CandidateFault('compile')."""
+        """Compile to PTX. Raises CandidateFault('compile', 'endless')."""
         from forge_tui.cuda.compile import compile_program
 
-        return compile_program(program, kind="ptx", arch=f"sm_{self.facts.cc}")
+        try:
+            return compile_program(program, kind="ptx", arch=f"sm_{self.facts.cc}", cache=self.cache, deadline_s=self.build_deadline_s)
+        except CandidateFault as fault:
+            self.lost = fault if fault.kind == "endless" else self.lost
+            raise
 
     def run(self, program: Program, image: Image, tensors: dict[str, torch.Tensor],
             workspaces: dict[str, torch.Tensor] | None = None) -> RunReport:

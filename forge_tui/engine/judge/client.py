@@ -110,7 +110,15 @@ class JudgeClient:
     # -- one request
 
     def _ask(self, worker: WorkerProcess, request: JudgeRequest, on_progress: OnProgress | None) -> Verdict:
-        hear = None if on_progress is None else lambda body: on_progress(messages.decode_progress(body))
+        doing = ""
+
+        def hear(body: bytes) -> None:
+            nonlocal doing
+            report = messages.decode_progress(body)
+            doing = report.what
+            if on_progress is not None:
+                on_progress(report)
+
         try:
             reply = messages.decode_reply(worker.request(messages.encode(request), self._deadline(), hear))
         except WorkerDied as died:
@@ -118,13 +126,13 @@ class JudgeClient:
             if self._closed:
                 raise ForgeError("judging was stopped") from died
             self.on_note(f"{died.message} while judging {request.filename}; it is replaced")
-            return _dead(died, request)
+            return _dead(died, request, doing)
         except WorkerError as error:
             return _refused(messages.decode_refusal(error.body), request, str(self._log(worker)))
         assert isinstance(reply, Judgement)
         if reply.last:
             self._forget(worker)
-            self.on_note(f"{request.filename} ended the device's context ({reply.verdict.sentence}); the worker is replaced")
+            self.on_note(f"{request.filename} left its worker unable to go on ({reply.verdict.sentence}); it is replaced")
         return reply.verdict
 
     def _deadline(self) -> float:
@@ -205,8 +213,10 @@ def clean_environment(environment: Mapping[str, str], remote: bool = False) -> d
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def _dead(died: WorkerDied, request: JudgeRequest) -> Verdict:
-    words = {"crashed": died.message, "endless": f"{died.message}: the kernel does not end, or takes far too long",
+def _dead(died: WorkerDied, request: JudgeRequest, doing: str) -> Verdict:
+    """doing: what the worker said last."""
+    last = f" (last heard: {doing})" if doing else ""
+    words = {"crashed": died.message, "endless": f"{died.message}: the kernel does not end, or takes far too long{last}",
              "out_of_memory": died.message}[died.kind]
     return Verdict("fault", words, (Check("worker", False, detail=died.tail[-2000:]),), fault=died.kind, seed=request.seed or 0)
 

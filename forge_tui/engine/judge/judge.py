@@ -91,6 +91,7 @@ class _Judgement:
         self.options = options
         self.progress = progress
         self.timer = timer
+        target.build_deadline_s = options.build_deadline_s
         if target.kind == "host":
             target.deadline_s = options.launch_deadline_s  # type: ignore[attr-defined]
         self.only: dict[str, int] | None = None
@@ -192,6 +193,7 @@ class _Judgement:
         for number, setting in enumerate(rest):
             self.progress("tuning", number, len(rest))
             try:
+                self.current = setting
                 setting.build(self.target)
                 twin = setting.twin(passed)
                 if twin is not None:

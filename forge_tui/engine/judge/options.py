@@ -9,7 +9,7 @@ PROXY_ELEMENTS = 1 << 17
 
 
 class JudgeOptions(Struct, frozen=True):
-    """Limits of one judgement. All but the last are counts, so that a seed gives the same judgement on any machine."""
+    """Limits of one judgement. All but the last two are counts, so that a seed gives the same judgement on any machine."""
 
     tune_points: int = 16
     """Most settings tried."""
@@ -24,3 +24,5 @@ class JudgeOptions(Struct, frozen=True):
     launch_deadline_s: float = 30.0
     """On the host target: a launch on a reduced call takes well under a second; one that takes this long does not
     end."""
+    build_deadline_s: float = 30.0
+    """Of one build; past it the worker, which holds the compiler, is replaced."""

@@ -63,8 +63,9 @@ class Server:
 
         from forge_tui.cuda.target import open_target
         from forge_tui.engine.judge.timing import open_timer
+        from forge_tui.store.paths import ProjectPaths
 
-        self._target = open_target(request.device)
+        self._target = open_target(request.device, ProjectPaths(self.project).build)
         if self._target.kind == "host":
             torch.set_num_threads(1)
             _limit_memory(self.memory)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forge_tui.cuda.device import DeviceFacts
+from forge_tui.cuda.faults import CandidateFault
 from forge_tui.cuda.program import Image, Program
 from forge_tui.cuda.target import LaunchCounts, Target
 from forge_tui.engine.judge.proxy import Proxy, representative
@@ -34,8 +35,18 @@ class Setting:
     reason: str = ""
 
     def build(self, target: Target) -> None:
-        """Raises CandidateFault('compile')."""
-        self.image = target.build(self.full)
+        """Raises CandidateFault('compile'), and Failed where the compiler does not end."""
+        self.image = self._built(self.full, target)
+
+    def _built(self, program: Program, target: Target) -> Image:
+        try:
+            return target.build(program)
+        except CandidateFault as fault:
+            if fault.kind != "endless":
+                raise
+            settings = ", ".join(f"{name} = {value}" for name, value in self.values.items())
+            sentence = f"does not build: {fault}{f' (with {settings})' if settings else ''}"
+            raise Failed("no_build", sentence, Check("build", False, detail=str(fault)), fault="endless") from fault
 
     def reduce(self, file: KernelFile, proxy: Proxy, target: Target) -> None:
         """Bind to the proxy. Raises KernelFileError, CandidateFault, and Failed where the plan differs there."""
@@ -46,7 +57,7 @@ class Setting:
         if not representative(self.full, self.program):
             raise Failed("skipped", "its launch plan differs on the reduced proxy", Check("proxy", False))
         same = self.program.build_key() == self.full.build_key()
-        self.built = self.image if same else target.build(self.program)
+        self.built = self.image if same else self._built(self.program, target)
 
     def twin(self, others: list[Setting]) -> Setting | None:
         """One of `others` with the same compiled image and the same launches: the same kernel."""
