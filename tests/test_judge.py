@@ -254,6 +254,13 @@ def test_denormals_may_be_flushed_and_nothing_else() -> None:
     assert "draw small" in judged(flushing_more, made, text, options=options).sentence
 
 
+def test_a_call_that_torch_itself_refuses_is_no_fault_of_the_kernel() -> None:
+    variant, sample = softmax_variant(24, 33)
+    broken = structs.replace(variant, call=structs.replace(variant.call, arguments={**variant.call.arguments, "dim": 7}))
+    verdict = judged(honest, (broken, sample))
+    assert verdict.outcome == "skipped" and "torch itself refuses" in verdict.sentence
+
+
 # -- memory
 
 @pytest.mark.parametrize("align", [4, 8, 16, 64, 128, 256])

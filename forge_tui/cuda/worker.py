@@ -114,8 +114,7 @@ class WorkerProcess:
         """Send one request and wait for its reply.
 
         on_progress: called with the body of each progress frame, in this thread. Raises WorkerDied when the child is
-        gone,
-        or was killed because `deadline_s` passed; WorkerError when it answers that it could not.
+        gone, or was killed because `deadline_s` passed; WorkerError when it answers that it could not.
         """
         with self._turn:
             if not self.alive:

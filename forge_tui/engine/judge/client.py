@@ -38,9 +38,9 @@ class JudgeClient:
     workers.
 
     device: `auto`, `host`, `cuda`, `cuda:N`. workers: on `host`, where judging costs CPU; a GPU has one owner.
-    prefix: goes before the command (`("ssh", "node7")`), for a project folder that both machines see.
-    on_note: told of replaced workers. Raises MissingEnvironment on entering where the device cannot be opened, and
-    ForgeError where the judge fails its own probe.
+    prefix: goes before the command (`("ssh", "node7")`), for a project folder that both machines see. on_note: told
+    of replaced workers. Raises MissingEnvironment on entering where the device cannot be opened, and ForgeError where
+    the judge fails its own probe.
     """
 
     def __init__(self, paths: ProjectPaths, device: str = "auto", *, workers: int = 1, options: JudgeOptions = JudgeOptions(),

@@ -1,8 +1,7 @@
 """Fresh inputs for one judgement: shaped like the captured ones, and adversarial, from one recorded seed.
 
 Every draw is a pure function of (seed, variant, name of the draw): the same seed gives the same bits on the same kind
-of
-device. The seed is chosen, and draws are made, after the kernel is built, so that nothing can be written for them.
+of device. The seed is chosen, and draws are made, after the kernel is built, so that nothing can be written for them.
 
 What changes in a draw is the *data*: floating-point inputs that are no weights (all of them where there are none).
 Weights change in the draws named for it, in place: the arena loads every draw at the same addresses.

@@ -1,10 +1,8 @@
 """The judge: one kernel file on one variant, from the refusal of the file to the timing of its best setting.
 
 In this order, stopping at the first failure: the file takes the call; its first setting builds; that setting is right
-on a
-captured sample; every other setting is built, checked on the sample and timed; the fastest is checked on all samples
-and
-all fresh draws, in poisoned and guarded memory, and run again; what passes is timed.
+on a captured sample; every other setting is built, checked on the sample and timed; the fastest is checked on all
+samples and all fresh draws, in poisoned and guarded memory, and run again; what passes is timed.
 """
 
 from __future__ import annotations
@@ -64,11 +62,10 @@ def judge(file: KernelFile, variant: Variant, samples: Sequence[Mapping[str, tor
           progress: Progress | None = None, timer: Timer | None = None) -> Verdict:
     """Judge one kernel file on one variant.
 
-    samples: captured inputs of the variant by kernel-file name, at least one, on the target's kind of device.
-    seed: of every fresh draw; None: an unpredictable one, recorded in the verdict. settings: of `[tune]`, the only
-    ones to
-    try; None: as many as the options admit. Never raises for the candidate's
-    faults; what the machine lacks (MissingEnvironment) passes through.
+    samples: captured inputs of the variant by kernel-file name, at least one, on the target's kind of device. seed:
+    of every fresh draw; None: an unpredictable one, recorded in the verdict. settings: of `[tune]`, the only ones to
+    try; None: as many as the options admit. Never raises for the candidate's faults; what the machine lacks
+    (MissingEnvironment) passes through.
     """
     judgement = _Judgement(file, variant, samples, target, seed, options, progress or (lambda what, done, of: None),
                            timer or open_timer(target))
@@ -99,6 +96,8 @@ class _Judgement:
         self.points: list[Point] = []
         self.proxy: Proxy = whole(self.call)
         self.current: Setting | None = None
+        self.own_sample: tuple[torch.Tensor, ...] | None = None
+        """Eager's results on the first captured sample."""
 
     def run(self) -> Verdict:
         begin = time.monotonic()
@@ -110,6 +109,9 @@ class _Judgement:
             verdict = self._failed(from_fault(fault, ""))
         except Failed as failed:
             verdict = self._failed(failed)
+        except NoReference as reason:
+            verdict = self._failed(Failed("skipped", f"torch itself refuses the captured call: {reason}",
+                                          Check("reference", False, detail=str(reason))))
         return _with_time(verdict, time.monotonic() - begin)
 
     def _judge(self) -> Verdict:
@@ -178,7 +180,7 @@ class _Judgement:
     def _quick(self, setting: Setting) -> None:
         """Right on the first captured sample, and timed for the comparison of settings."""
         values = self.cut_samples[0]
-        if not hasattr(self, "own_sample"):
+        if self.own_sample is None:
             self.own_sample = self._own(values)
         self.current = setting
         self.progress("checking the captured sample", 0, 1)
@@ -210,8 +212,7 @@ class _Judgement:
         return sorted(passed, key=lambda setting: (setting.us, self.settings.index(setting)))
 
     def _finals(self, ranked: list[Setting]) -> tuple[Setting, tuple[LaunchCounts, ...], Timing | None]:
-        """Full checks of the fastest setting, then of the next where it fails; the failure that is told is the
-        first."""
+        """Full checks of the fastest setting, of the next where it fails; the failure that is told is the first."""
         earlier = list(self.checks)
         failure: Failed | None = None
         failed_checks: list[Check] = []

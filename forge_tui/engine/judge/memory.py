@@ -20,8 +20,7 @@ class Guarded:
     """One buffer with a band on each side, laid out as `spec`, at exactly `spec.align` and no better.
 
     `poison` fills bands, gaps between strided elements, and the contents, with a pattern of eight bytes that is new
-    each
-    time, so that nothing a former launch left can be taken for a result.
+    each time, so that nothing a former launch left can be taken for a result.
     """
 
     def __init__(self, name: str, spec: TensorSpec, device: torch.device | str) -> None:
@@ -171,8 +170,7 @@ class Patterns:
     NANS = {"float16": b"\x5a\x7e" * 4, "bfloat16": b"\xe5\x7f" * 4, "float32": b"\xa5\xa5\xe5\x7f" * 2,
             "float64": b"\x5a\xa5\x5a\xa5\x5a\xa5\xfa\x7f"}
     """Little endian, quiet, with a payload that no arithmetic makes by itself: a NaN that was computed is told from
-    one that
-    was left."""
+    one that was left."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator

@@ -1,8 +1,7 @@
 """Reduced proxies: on the host target a large call is verified on fewer rows or planes, with its inner sizes unchanged.
 
 A proxy stands for the full call only if the plan does the same on both: the same kernels in the same order, with the
-same
-blocks and shared memory. What it cannot show, `Verdict.proxy` says it did not show. Counts are extrapolated.
+same blocks and shared memory. What it cannot show, `Verdict.proxy` says it did not show. Counts are extrapolated.
 """
 
 from __future__ import annotations
@@ -158,8 +157,7 @@ def extrapolate(counts: Sequence[LaunchCounts], full: Program, part: Program, pr
     """Counts of the full call, launch by launch.
 
     By the number of blocks; by elements where a launch moves most of the call's data with a grid that does not grow
-    with
-    it (grid-stride loops). Per-block figures stay.
+    with it (grid-stride loops). Per-block figures stay.
     """
     if not proxy.cuts:
         return tuple(counts)

@@ -22,8 +22,7 @@ LEAST_NORMAL = 2.0**-126
 FEW = 64
 FEW_PERTURBATIONS = 16
 """Random roundings of the inputs tried for the sensitivity, the largest change counting: more where there are so few
-results
-that no neighbour makes up for one that chance left unmoved."""
+results that no neighbour makes up for one that chance left unmoved."""
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -81,11 +80,10 @@ def reference(call: Call, tensors: Tensors) -> tuple[torch.Tensor, ...]:
 def _sensitivity(call: Call, tensors: Tensors, truth: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor] | None:
     """By output: how far float64 results move when inputs are rounded to float32 (float64 calls: to float64).
 
-    Roundings are random, as those inside a sum are not: a result that many inputs flow into moves by the square root of
-    their number more when all are rounded against it, and that is the error of a plain running sum. (The standard
+    Roundings are random, as those inside a sum are not: a result that many inputs flow into moves by the square root
+    of their number more when all are rounded against it, and that is the error of a plain running sum. (The standard
     bound: unit roundoff times the sum of |derivative x input|.) The number is taken as inputs over results. Inputs
-    that are
-    denormal in float32 may also count as zero.
+    that are denormal in float32 may also count as zero.
     """
     wide = _widened(call, torch.float64)
     double = any(tensor.dtype == torch.float64 for tensor in tensors.values())

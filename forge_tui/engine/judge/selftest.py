@@ -1,8 +1,7 @@
 """`forge-tui selftest`: wrong, cheating and honest kernels through the judge itself, on this machine.
 
 Each file of `exams/` is a whole kernel file; lines that begin with `//:` say in TOML what it pretends, how it is
-meant to be
-caught, and the verdict it must get.
+meant to be caught, and the verdict it must get.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ class Exam(Struct, frozen=True, forbid_unknown_fields=True):
     """What the sentence must contain."""
     cuda: str = ""
     """Where it differs on a GPU: the verdict there, of whatever kind (a result that came out wrong is as good a
-    reason as
-    the fault behind it); `sanitizer` where only NVIDIA's sanitizer can show the fault."""
+    reason as the fault behind it); `sanitizer` where only NVIDIA's sanitizer can show the fault."""
     name: str = ""
     text: str = ""
 

@@ -2,8 +2,7 @@
 tensors.
 
 It speaks frames (see `forge_tui.cuda.worker`) and is expected to die: whatever a candidate does to it, the engine
-goes on.
-It never sees a provider's key: the engine starts it with an environment that has none.
+goes on. It never sees a provider's key: the engine starts it with an environment that has none.
 """
 
 from __future__ import annotations

@@ -13,23 +13,21 @@ mean
 3. in every row (the trailing dimensions that hold at least `ROW_ELEMENTS`), the norm is within `ROW_FACTOR` of eager's,
    so that one wrong row among thousands is not averaged away.
 
-Why these factors. Two correct implementations that round independently differ in norm by a few per cent when there are
-many elements; a different order of summation costs up to about 2. The worst of N independent errors is 3 to 4 times
-their
-root mean square, and which implementation is unlucky is chance: hence 4 for single elements and single rows.
-Why these units. Results of 16 bits and less are computed in float32 and rounded once, so a correct candidate is
-correctly
-rounded but for ties: half a unit at an element, a quarter in norm. That is below the 1.02 to 2.05 units by which a copy
-scaled by 1.001 differs in float16, and the 1.28 of a copy scaled by 1.01 in bfloat16. In float32 and float64 the
-intermediate steps round in the output's own precision: CUDA's expf, erff, tanhf have up to 2 units each (CUDA C++
-Programming Guide, mathematical functions), a quotient of two such results has 4.
+Why these factors. Two correct implementations that round independently differ in norm by a few per cent when there
+are many elements; a different order of summation costs up to about 2. The worst of N independent errors is 3 to 4
+times their root mean square, and which implementation is unlucky is chance: hence 4 for single elements and single
+rows.
 
-A second yardstick is asked for only when the first refuses: the operator's own *sensitivity*, the change of R when
-every
-input is rounded in float32 (float64 for float64 calls), by random half units. An operator that magnifies such a
-rounding
-(layer_norm of a constant row: 300-fold) has no more accurate answer in that arithmetic, and eager may have hit it by
-luck.
+Why these units. Results of 16 bits and less are computed in float32 and rounded once, so a correct candidate is
+correctly rounded but for ties: half a unit at an element, a quarter in norm. That is below the 1.02 to 2.05 units by
+which a copy scaled by 1.001 differs in float16, and the 1.28 of a copy scaled by 1.01 in bfloat16. In float32 and
+float64 the intermediate steps round in the output's own precision: CUDA's expf, erff, tanhf have up to 2 units each
+(CUDA C++ Programming Guide, mathematical functions), a quotient of two such results has 4.
+
+A second yardstick is asked for only when the first refuses: the operator's own *sensitivity*, the change of R when every
+input is rounded in float32 (float64 for float64 calls); `reference.py` says how. An operator that magnifies such a
+rounding (layer_norm of a constant row: 300-fold) has no more accurate answer in that arithmetic, and eager may have hit
+it by luck.
 """
 
 from __future__ import annotations
@@ -55,8 +53,7 @@ DEVICE_CHUNK_ELEMENTS = 1 << 23
 """The same on a GPU, where a pass costs its launch."""
 DEVICE_LANES = 2048
 """Accumulators of each class on a GPU. Nearly all elements fall into a few classes: with one accumulator each, the
-device's
-atomics would be carried out one after another."""
+device's atomics would be carried out one after another."""
 
 Reason = Literal["", "shape", "dtype", "strides", "nonfinite", "norm", "element", "row", "exact"]
 
