@@ -23,6 +23,7 @@ from forge_tui.cuda.statistics import is_gain
 from forge_tui.cuda.timing import Contender, Stopwatch
 from forge_tui.engine.builtin.catalog import kernels_for
 from forge_tui.engine.judge.judge import judge_text
+from forge_tui.engine.judge.device_timing import COPIES
 from forge_tui.engine.kernelfile import KernelFile, parse
 
 LABELS = ("softmax bf16 (1, 8, 2048, 2048)", "group_norm bf16 (1, 512, 256, 256)", "layer_norm fp32 (1, 1500, 512)",
@@ -44,7 +45,7 @@ def main() -> None:
     gains = sum(item["gains"] for item in body["selves"])
     total = sum(item["comparisons"] for item in body["selves"])
     print(f"a kernel against itself: no gain in {total - gains} of {total}")
-    body["processes"] = [spread(label, options.processes) for label in LABELS[:1]]
+    body["processes"] = [spread(label, options.processes) for label in LABELS[:1]] if options.processes else []
     for item in body["processes"]:
         print(f"{item['workload']}: ratios {', '.join(f'{ratio:.3f}' for ratio in item['ratios'])}; spread {item['spread']:.1%}")
     print(f"stored in {store('repeatability', target.facts, body, options.out)}")
@@ -64,13 +65,16 @@ def against_itself(target: GpuTarget, label: str, times: int) -> dict[str, Any]:
     watch = Stopwatch(target)
     found = []
     for _ in range(times):
-        pair = []
-        for _ in range(2):
-            tensors = {**{name: tensor.clone() for name, tensor in sample.items()},
-                       **{name: torch.empty_strided(spec.shape, spec.stride, dtype=getattr(torch, spec.dtype), device="cuda")
-                          for name, spec in zip(program.outputs, variant.call.outputs, strict=True)}}
-            pair.append(target.prepare(program, image, tensors))
-        comparison = watch.against(Contender("candidate", [pair[0].enqueue]), [Contender("itself", [pair[1].enqueue])])
+        pair: list[list[Any]] = [[], []]
+        for _ in range(COPIES):  # inputs are shared and results are each one's own, as when a candidate is timed beside eager
+            inputs = {name: tensor.clone() for name, tensor in sample.items()}
+            for side in pair:
+                results = {name: torch.empty_strided(spec.shape, spec.stride, dtype=getattr(torch, spec.dtype), device="cuda")
+                           for name, spec in zip(program.outputs, variant.call.outputs, strict=True)}
+                side.append(target.prepare(program, image, {**inputs, **results}))
+        candidate, itself = (Contender(name, [item.enqueue for item in side])
+                             for name, side in zip(("candidate", "itself"), pair, strict=True))
+        comparison = watch.against(candidate, [itself])
         found.append(comparison.speedups["itself"])
     return {"workload": label, "comparisons": times, "gains": sum(is_gain(item) for item in found),
             "intervals": [(item.low, item.value, item.high) for item in found]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -127,23 +128,29 @@ def compiled(call: Call) -> Function | str:
     """torch.compile's function for a variant, compiled at its first call; or why there is none."""
     key = variant_key(call)
     if key not in _compiled:
-        function = lookup(call.operator).function
-
-        def run(positional: list[Any], keywords: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-            return flatten_outputs(function(*positional, **keywords))
-
-        _compiled[key] = _try_compile(call, run)
+        _compiled[key] = _try_compile(call, fresh_function(lookup(call.operator).function))
         if len(_compiled) > KEPT_COMPILED:
             _compiled.popitem(last=False)
     _compiled.move_to_end(key)
     return _compiled[key]
 
 
+def fresh_function(function: Callable[..., Any]) -> Function:
+    """The call of an operator as a function with code of its own.
+
+    torch.compile keeps its results by code object and, after a few of one, quietly runs eager instead: variants must not share it.
+    """
+    def run(positional: list[Any], keywords: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+        return flatten_outputs(function(*positional, **keywords))
+
+    return types.FunctionType(run.__code__.replace(), run.__globals__, run.__name__, None, run.__closure__)
+
+
 def _try_compile(call: Call, run: Function) -> Function | str:
     import torch._inductor.config as inductor
 
     inductor.compile_threads = 1                            # no pool of processes inside a worker
-    found = torch.compile(run, dynamic=False)
+    found = torch.compile(run, dynamic=False, fullgraph=True)  # whatever cannot be compiled whole is an error, not eager
     tensors = {name: torch.zeros(max(spec.span // spec.itemsize, 1), dtype=getattr(torch, spec.dtype), device="cuda")
                .as_strided(spec.shape, spec.stride) for name, spec in call.tensors()}
     try:
