@@ -56,7 +56,7 @@ def workload(label: str) -> Workload:
 
 
 def against_itself(target: GpuTarget, label: str, times: int) -> dict[str, Any]:
-    """Two copies of the same kernel on separate tensors, `times` times."""
+    """Two copies of the same kernel, `times` times, each time on other memory."""
     variant, sample = case(workload(label), "cuda", target.facts)
     files = [parse(kernel.text, f"{kernel.name}.cu") for kernel in kernels_for(variant.call)]
     file: KernelFile = next(item for item in files if not item.refusal(variant.call, target.facts))
