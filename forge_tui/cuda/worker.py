@@ -118,7 +118,7 @@ class WorkerProcess:
         """
         with self._turn:
             if not self.alive:
-                raise self._die("crashed", "the worker is gone")
+                raise self._die("crashed", "the worker is gone", ended=self.process is not None)
             self._number += 1
             deadline = time.monotonic() + deadline_s
             what = f"gave no answer within {deadline_s:.0f} s"
@@ -176,7 +176,7 @@ class WorkerProcess:
         if self.process.stdout in ready:
             data = os.read(self.process.stdout.fileno(), 1 << 20)
             if not data:
-                raise self._die("crashed", "the worker ended")
+                raise self._die("crashed", "the worker ended", ended=True)
             self._buffer += data
         return outgoing
 
@@ -197,24 +197,20 @@ class WorkerProcess:
 
     # -- the end
 
-    def _die(self, kind: Death, message: str) -> WorkerDied:
-        """Kill what is left, and say how it ended."""
-        own = self.alive and kind != "endless" and message != "the worker ended"
-        status = self._wait_for_end() if kind == "crashed" and not own else None
+    def _die(self, kind: Death, message: str, *, ended: bool = False) -> WorkerDied:
+        """Kill what is left, and say how it ended. ended: it went by itself, so that its exit status is the reason."""
+        status = self._exit_status() if ended else None
         self._kill()
-        if status is None and self.process and kind == "crashed" and not own:
-            status = self.process.returncode
-        if status is not None and status < 0:
-            name = _signal_name(-status)
-            if -status == signal.SIGKILL and _oom_kills() > self._oom_before:
-                return WorkerDied("out_of_memory", "the worker was killed: the machine is out of memory", self.tail())
-            message = f"the worker was ended by {name}"
-        elif status:
-            message = f"the worker ended with exit status {status}"
-        return WorkerDied(kind, message, self.tail())
+        if status is None or status == 0:
+            return WorkerDied(kind, message, self.tail())
+        if status > 0:
+            return WorkerDied(kind, f"the worker ended with exit status {status}", self.tail())
+        if -status == signal.SIGKILL and _oom_kills() > self._oom_before:
+            return WorkerDied("out_of_memory", "the worker was killed: the machine is out of memory", self.tail())
+        return WorkerDied(kind, f"the worker was ended by {_signal_name(-status)}", self.tail())
 
-    def _wait_for_end(self) -> int | None:
-        """A closed stdout comes a moment before the exit status."""
+    def _exit_status(self) -> int | None:
+        """A closed stdout comes a moment before the exit status. None: it closed its stdout and lives on."""
         assert self.process
         try:
             return self.process.wait(GRACE_S)
