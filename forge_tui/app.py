@@ -1,18 +1,28 @@
-"""The Textual app: modes, themes, signals. A reader of projects; engines run in their own sessions."""
+"""The Textual app: themes, keymap, signals, what is remembered. A reader of projects; engines run in their own sessions."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+from textual import work
 from textual.app import App
 from textual.binding import Binding
+from textual.dom import DOMNode
+from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
 
 from forge_tui.errors import ProjectError
-from forge_tui.screens.help import Help
+from forge_tui.screens.dialogs import Choose
 from forge_tui.screens.launcher import Launcher
+from forge_tui.screens.palette import Palette
+from forge_tui.screens.processes import forge_command
+from forge_tui.screens.settings import load_config, load_remembered, remember_app
 from forge_tui.screens.themes import all_themes
 from forge_tui.screens.watch import ProjectWatch
 from forge_tui.store.paths import ProjectPaths
@@ -21,53 +31,163 @@ from forge_tui.store.recent import remember
 
 TERMINAL_CHECK_S = 1.0
 """Textual spins when its terminal is gone without a signal; an orphaned app looks for that this often."""
+LEAVE_S = 3.0
+"""A terminal that reads nothing does not keep a signalled app from ending."""
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+class Driver(LinuxDriver):
+    """Reports clicks and the wheel where the mouse is wanted, never motion: that would flood a slow link."""
+
+    def _enable_mouse_support(self) -> None:
+        if self._mouse:
+            self.write("\x1b[?1000h\x1b[?1006h")
+            self.flush()
+
+    def _disable_mouse_support(self) -> None:
+        if self._mouse:
+            self.write("\x1b[?1000l\x1b[?1006l")
+            self.flush()
 
 
 class ForgeApp(App[int]):
     """Launcher, operator bench, kernel bench."""
 
     TITLE = "forge-tui"
-    ENABLE_COMMAND_PALETTE = True
-    BINDINGS = [Binding("question_mark", "help", "help"), Binding("ctrl+q", "quit", "quit", show=False)]
+    ENABLE_COMMAND_PALETTE = False
+    CSS = "Toast { max-width: 72; } Screen { scrollbar-size-vertical: 1; }"
+    BINDINGS = [
+        Binding("question_mark", "help", "help", show=False, tooltip="help: the keys of this screen", id="app.help"),
+        Binding("colon,ctrl+p", "palette", "actions", show=False, tooltip="all actions, by name", id="app.palette"),
+        Binding("ctrl+t", "theme", "theme", show=False, tooltip="choose the colours", id="app.theme"),
+        Binding("ctrl+q", "quit", "quit", show=False, tooltip="leave; runs go on", id="app.quit"),
+    ]
 
     def __init__(self, project: Path | None = None) -> None:
-        super().__init__(ansi_color="NO_COLOR" in os.environ)
+        super().__init__(driver_class=Driver if os.name == "posix" else None)
         self.animation_level = "none"
+        self.remembered = load_remembered()
         self._project = project
+        self._config, self._problems = load_config(known_ids())
+        self._choose_theme()
 
     def get_default_screen(self) -> Screen[None]:
         return Launcher()
 
     def on_mount(self) -> None:
-        themes, problems = all_themes()
+        self.set_keymap(self._config.keys)
+        for problem in self._problems:
+            self.notify(problem, severity="warning", title="Settings", timeout=15)
+        if not self.is_headless:
+            self._listen()
+        if self._project is not None:
+            self.open_project(self._project)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Forge's own tokens where a theme that is not Forge's has none."""
+        return {"forge-verified": "ansi_green", "forge-failed": "ansi_red", "forge-running": "ansi_cyan",
+                "forge-muted": "ansi_default", "forge-cursor": "ansi_default"}
+
+    def _choose_theme(self) -> None:
+        themes, broken = all_themes()
+        self._problems += broken
         for theme in themes:
             self.register_theme(theme)
-        if "NO_COLOR" not in os.environ:
+        if self.no_color:
+            self.theme = "forge-ansi-dark"
+            return
+        wanted = self._config.app.theme or self.remembered.theme or "forge-dark"
+        if wanted in self.available_themes:
+            self.theme = wanted
+        else:
             self.theme = "forge-dark"
-        for problem in problems:
-            self.notify(problem, severity="warning", title="Theme")
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
-        if self._project is not None:
-            from forge_tui.screens.operators import OperatorBench
+            self._problems.append(f"there is no theme `{wanted}`; ctrl+t lists them")
 
-            remember(self._project)
-            self.push_screen(OperatorBench(ProjectWatch(self._project)))
+    # -- signals
+
+    def _listen(self) -> None:
+        """Textual handles none of these: leave the terminal as it was, with the exit code of the contract."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGTERM:
+                loop.add_signal_handler(number, self._leave, 128 + number)
         if os.isatty(0):
             self.set_interval(TERMINAL_CHECK_S, self._check_terminal)
 
-    def _on_signal(self, number: int, frame: object) -> None:
-        """Textual handles neither signal: leave the terminal as it was, with the exit code of the contract."""
-        self.call_later(self.exit, 128 + number)
+    def _leave(self, code: int) -> None:
+        timer = threading.Timer(LEAVE_S, os._exit, (code,))
+        timer.daemon = True
+        timer.start()
+        self.exit(code)
 
     def _check_terminal(self) -> None:
         try:
             os.tcgetpgrp(0)
         except OSError:
-            self.exit(128 + signal.SIGHUP)
+            self._leave(128 + signal.SIGHUP)
+
+    # -- services of the screens
+
+    def open_project(self, root: Path) -> None:
+        """Show a project's operators."""
+        from forge_tui.screens.operators import OperatorBench
+
+        remember(root)
+        self.push_screen(OperatorBench(ProjectWatch(root)))
+
+    @work
+    async def start_engine(self, watch: ProjectWatch, options: tuple[str, ...], what: str) -> None:
+        """A run in a session of its own: closing this terminal does not stop it."""
+        self.notify(f"{what}; the run has a session of its own, closing this terminal does not stop it", title="Starting")
+        finished = await forge_command("--run", str(watch.paths.root), "--detach", *options)
+        if finished.code:
+            self.notify(finished.words, title="The run did not start", severity="error", timeout=20)
+
+    def remember_pane(self, screen: str, width: int) -> None:
+        """Panes open next time as they were left."""
+        self._remember(panes={**self.remembered.panes, screen: width})
+
+    def toggle_archived(self, root: str) -> bool:
+        """Whether it is archived now."""
+        archived = set(self.remembered.archived) ^ {root}
+        self._remember(archived=tuple(sorted(archived)))
+        return root in archived
+
+    def _remember(self, **changes: object) -> None:
+        self.remembered = msgspec.structs.replace(self.remembered, **changes)
+        remember_app(self.remembered)
+
+    # -- actions
 
     def action_help(self) -> None:
-        self.push_screen(Help(self.screen))
+        self.push_screen(Palette(self.screen, getattr(self.screen, "LEGEND", "")))
+
+    def action_palette(self) -> None:
+        self.push_screen(Palette(self.screen))
+
+    def action_theme(self) -> None:
+        def chosen(name: str | None) -> None:
+            if name:
+                self.theme = name
+                self._remember(theme=name)
+
+        names = sorted(name for name in self.available_themes if name.startswith("forge-")) + \
+            sorted(name for name in self.available_themes if not name.startswith(("forge-", "textual-", "ansi-")))
+        self.push_screen(Choose("theme", names, self.theme), chosen)
+
+    def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
+        names = ", ".join(sorted(str(binding.id or binding.action) for binding in clashed_bindings))
+        self.notify(f"[keys] gives one key to two actions: {names} lost theirs", severity="warning", title="Settings")
+
+
+def known_ids() -> Iterable[str]:
+    """Every binding that `[keys]` may name."""
+    from forge_tui.screens import base, doctoring, kernels, launcher, newproject, operators, palette, results
+    from forge_tui.screens.widgets import lines, table
+
+    owners = (ForgeApp, base.ForgeScreen, doctoring.Doctor, kernels.KernelBench, launcher.Launcher, newproject.NewProject,
+              operators.OperatorBench, palette.Palette, results.Results, lines.LineView, table.Table)
+    return [binding.id for owner in owners for binding in owner.BINDINGS if isinstance(binding, Binding) and binding.id]
 
 
 def run_app(project: str | None) -> int:
@@ -79,7 +199,7 @@ def run_app(project: str | None) -> int:
     elif ProjectPaths(Path.cwd()).is_project():
         root = Path.cwd()
     app = ForgeApp(root)
-    code = app.run(mouse=False)
+    code = app.run(mouse=load_config(())[0].app.mouse)
     if app._exception is not None:
         raise ProjectError(f"the app ended: {app._exception}") from app._exception
     return code or 0

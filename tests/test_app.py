@@ -12,11 +12,13 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from forge_tui.cuda.device import H200
 from forge_tui.engine import events
 from forge_tui.engine.cards import FORMAT, CallForm, OperatorFile, Variant, save_operators, variant_key
+from forge_tui.engine.doctor import Diagnosis, Finding
 from forge_tui.engine.judge.verdict import Check, Timing, Verdict
 from forge_tui.specs import Call, TensorSpec
 from forge_tui.store.journal import JournalWriter
@@ -30,6 +32,8 @@ SOURCE = "/*forge\nformat = 1\n*/\nextern \"C\" __global__ void softmax_rows() {
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FORGE_HOME", str(tmp_path / "home"))
+    (tmp_path / "home/cache").mkdir(parents=True)
+    (tmp_path / "home/cache/doctor.json").write_bytes(msgspec.json.encode(Diagnosis(1, "0", (Finding("host", "ok", "2 cores"),))))
     root = tmp_path / "encoder"
     create_project(root, ProjectConfig(format=1, model=ModelConfig(source="hf:some/encoder")))
     paths = ProjectPaths(root)
@@ -86,7 +90,7 @@ def test_operator_and_kernel_bench_show_what_the_journal_says(project: Path, siz
     operators, kernels, source = drive(project, size, "enter", "3")
     assert "softmax [64, 384]" in operators and "✓ verified" in operators and "4.4 us" in operators
     assert "✓ done" in operators
-    assert "★ a block a row" in kernels and "right on 2 captured samples" in kernels
+    assert "★ 1 a block a row" in kernels and "right on 2 captured samples" in kernels
     assert "softmax_rows" in source
 
 
@@ -104,7 +108,7 @@ def test_launcher_lists_recent_projects_and_an_empty_one_names_the_next_key(proj
                                                                             monkeypatch: pytest.MonkeyPatch) -> None:
     from forge_tui.store.recent import remember
 
-    monkeypatch.chdir(tmp_path / "home" if (tmp_path / "home").exists() else "/")
+    monkeypatch.chdir(tmp_path / "home")
     assert "press n" in drive(None, (80, 24))[0]
     remember(project)
     shown = drive(None, (80, 24), "enter")

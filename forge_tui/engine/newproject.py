@@ -10,10 +10,12 @@ from forge_tui.errors import ProjectError
 from forge_tui.store.paths import ProjectPaths
 from forge_tui.store.project import (
     FORMAT,
+    BudgetConfig,
     DeviceConfig,
     InputsConfig,
     ModelConfig,
     ProjectConfig,
+    ProviderConfig,
     create_project,
     load_project,
 )
@@ -24,13 +26,18 @@ _FILE_INPUTS = ("text", "image", "audio")
 
 
 def new_project(root: str | Path, source: str, *, inputs: str = "", device: str = "auto", dtype: str = "",
-                random_weights: bool = False) -> ProjectPaths:
+                random_weights: bool = False, weights: str = "", attention: str = "",
+                provider: ProviderConfig = ProviderConfig(), budget: BudgetConfig = BudgetConfig()) -> ProjectPaths:
     """Makes the project folder. Files named on the command line are checked, and written so that they are found from any
     working folder: relative to the project where they lie inside it, absolute elsewhere. Raises ProjectError,
     MissingEnvironment."""
     paths = ProjectPaths(root)
-    model = ModelConfig(_anchor_source(source, paths), weights="random" if random_weights else "", dtype=dtype)
-    config = ProjectConfig(FORMAT, model, InputsConfig(_anchor_inputs(inputs, paths)), DeviceConfig(device))
+    if weights and weights != "random":
+        weights = _existing(weights, f"weights {weights}", paths)
+    model = ModelConfig(_anchor_source(source, paths), weights="random" if random_weights else weights, dtype=dtype,
+                        attention=attention)
+    config = ProjectConfig(FORMAT, model, InputsConfig(_anchor_inputs(inputs, paths)), DeviceConfig(device), provider,
+                           budget=budget)
     return create_project(paths.root, config)
 
 
@@ -45,7 +52,7 @@ def project_of(target: str) -> tuple[ProjectPaths, bool]:
         return paths, False
     if paths.root.is_dir() and not _is_model_folder(paths.root):
         load_project(paths.root)  # raises: says what is missing and how to make it
-    _check_source(target)
+    check_source(target)
     paths = ProjectPaths(default_folder(target))
     if not paths.is_project():
         if paths.root.exists():
@@ -77,7 +84,12 @@ def _is_model_folder(path: Path) -> bool:
     return (path / "config.json").is_file() or any(path.glob("*.gguf"))
 
 
-def _check_source(source: str) -> None:
+def check_inputs(spec: str, root: str | Path) -> str:
+    """Inputs as project.toml would have them. Raises ProjectError for files that are not there and for no kind of inputs."""
+    return _anchor_inputs(spec, ProjectPaths(root))
+
+
+def check_source(source: str) -> None:
     """Raises ProjectError for what cannot be a source, so that nothing is made for it."""
     if source.startswith("hf:"):
         if not re.fullmatch(r"hf:[\w.-]+(/[\w.-]+)?", source):
@@ -110,7 +122,7 @@ def _check_syntax(path: Path) -> None:
 
 
 def _anchor_source(source: str, project: ProjectPaths) -> str:
-    _check_source(source)
+    check_source(source)
     return _anchor(source, project) if _is_path(source) else source
 
 
@@ -129,7 +141,7 @@ def _anchor_inputs(spec: str, project: ProjectPaths) -> str:
 
 def _existing(file: str, spec: str, project: ProjectPaths) -> str:
     if not Path(file).expanduser().is_file():
-        raise ProjectError(f"there is no file {file}", where=f"--inputs {spec}", cure="name a file that is there")
+        raise ProjectError(f"there is no file {file}", where=spec, cure="name a file that is there")
     return _anchor(file, project)
 
 

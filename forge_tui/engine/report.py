@@ -196,6 +196,9 @@ def event_line(event: events.AnyEvent, name_of: Callable[[str], str] = lambda ke
             outcome = f"confirmed: {verdict.outcome}" if isinstance(event, events.Confirmed) else verdict.outcome
             timing = f"  {verdict.timing.us:.4g} us ({verdict.timing.kind})" if verdict.verified and verdict.timing else ""
             return f"{name(event.node)}  {outcome}{timing}  {verdict.sentence}"
+        case events.Steered():
+            made = f", as {name(event.made)}" if event.made else ""
+            return f"{name(event.node) if '/' in event.node else name_of(event.node)}  a person's {event.action}{made}"
         case events.OperatorDone():
             return f"{name_of(event.variant)}  {event.status}: {event.reason}"
         case events.Packaged():

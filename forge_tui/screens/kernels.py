@@ -1,154 +1,361 @@
-"""The kernel bench: every candidate of one operator, with its verdict, timing and source."""
+"""The kernel bench: the search tree of one operator, and everything there is about the candidate under the cursor."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Horizontal, VerticalScroll
-from textual.content import Content
-from textual.highlight import highlight
-from textual.screen import Screen
-from textual.widgets import Footer, Static, TabbedContent, TabPane
+from textual.containers import Horizontal, Vertical
+from textual.widgets import Static
 
-from forge_tui.engine.judge.verdict import Verdict
+from forge_tui.engine import steering
 from forge_tui.engine.search.tree import Node
+from forge_tui.screens.base import FindLine, ForgeScreen
+from forge_tui.screens.candidate import profile_lines, timing_lines, verdict_lines
+from forge_tui.screens.code import highlighted, numbered, side_by_side, unified
+from forge_tui.screens.dialogs import Ask
+from forge_tui.screens.editing import edit_text, hand_over
+from forge_tui.screens.searchtree import COLUMNS, FOLD, SPEEDUP, TreeRows
 from forge_tui.screens.watch import ProjectWatch
-from forge_tui.screens.widgets.table import Cell, Column, Row, Table
-from forge_tui.screens.words import microseconds, short
+from forge_tui.screens.widgets.keybar import KeyBar
+from forge_tui.screens.widgets.lines import LineView, plain, wrapped
+from forge_tui.screens.widgets.paint import Line
+from forge_tui.screens.widgets.table import Table
+from forge_tui.screens.words import short
 
-COLUMNS = (Column("candidate", 0), Column("outcome", 12), Column("time", 9, "right"))
-GLYPHS = {"verified": "✓", "duplicate": "=", "pending": "▶", "skipped": "–"}
+TABS = ("verdict", "timing", "source", "diff", "profile", "prompt", "reply", "compiler")
+DESCRIBE_S = 0.05
+"""The text pane follows the cursor after this rest, so that a held key does not draw what nobody reads."""
+WIDE = 120
+"""Columns of the terminal from which a diff has two sides."""
 
 
-class KernelBench(Screen[None]):
+class KernelBench(ForgeScreen):
     """One operator's candidates."""
 
+    NAME = "kernels"
+    SIDE = "#tree"
+    LEGEND: ClassVar[str] = ("★ best   • on the way to it   ▸ folded failures (space opens)   ▶ in flight\n"
+                             "✓ verified   = same code as another   ✗ failed   – this target cannot tell")
     BINDINGS = [
-        Binding("b", "best", "best"), Binding("1", "tab('verdict')", "verdict"), Binding("2", "tab('timing')", "timing"),
-        Binding("3", "tab('source')", "source"), Binding("escape,q", "app.pop_screen", "back"),
+        Binding("space", "fold", "fold", tooltip="fold or unfold", id="kernels.fold"),
+        Binding("b", "best", "best", tooltip="jump to the best candidate", id="kernels.best"),
+        Binding("f", "failure", "next failure", id="kernels.failure"),
+        Binding("e", "edit", "edit", tooltip="edit the kernel in $EDITOR: makes a child that is judged like any other", id="kernels.edit"),
+        Binding("m", "mark", "mark", show=False, tooltip="mark this candidate, to compare others with it", id="kernels.mark"),
+        Binding("d", "diff", "diff", tooltip="what the diff compares with: parent, best, marked", id="kernels.diff"),
+        Binding("v", "layout", "layout", show=False, tooltip="the diff unified or side by side", id="kernels.layout"),
+        Binding("n", "found(1)", "next match", show=False, tooltip="next match", id="kernels.next_match"),
+        Binding("N", "found(-1)", "previous match", show=False, tooltip="previous match", id="kernels.previous_match"),
+        Binding("y", "copy", "copy", show=False, tooltip="copy the kernel's source (OSC 52)", id="kernels.copy"),
+        Binding("H", "hint", "hint", show=False, tooltip="hint: words for whoever writes below this candidate", id="kernels.hint"),
+        Binding("x", "prune", "prune", show=False, tooltip="prune: build on nothing of this branch, or again", id="kernels.prune"),
+        Binding("p", "pin", "pin", show=False, tooltip="pin: build only on pinned branches, or anywhere again", id="kernels.pin"),
+        *(Binding(str(number), f"tab('{name}')", name, show=False, tooltip=f"show {name}", id=f"kernels.{name}")
+          for number, name in enumerate(TABS, 1)),
+        Binding("left_square_bracket", "turn(-1)", "previous tab", show=False, tooltip="previous tab", id="kernels.previous_tab"),
+        Binding("right_square_bracket", "turn(1)", "next tab", show=False, tooltip="next tab", id="kernels.next_tab"),
+        Binding("escape,q", "app.pop_screen", "back", id="kernels.back"),
     ]
     DEFAULT_CSS = """
-    KernelBench #title { height: 1; padding: 0 1; text-style: bold; }
-    KernelBench Table { width: 50; }
-    KernelBench VerticalScroll { padding: 0 1; }
+    KernelBench #tree { width: 48%; }
+    KernelBench #text { border-left: solid $panel; padding: 0 1; }
+    KernelBench #tabs { height: 1; padding: 0; color: $forge-muted; }
     KernelBench.narrow Horizontal { layout: vertical; }
-    KernelBench.narrow Table { width: 1fr; height: 8; }
+    KernelBench.narrow #tree { width: 1fr; height: 38%; }
+    KernelBench.narrow #text { border-left: none; height: 1fr; }
     """
 
     def __init__(self, watch: ProjectWatch, variant: str) -> None:
         super().__init__()
-        self.watch = watch
+        self.project = watch
         self.variant = variant
-        self._shown: tuple[str, str] | None = None
+        self.tab = "verdict"
+        self.against = "parent"
+        self.unified: bool | None = None
+        """None: by the width of the terminal."""
+        self.marked: str | None = None
+        self._rows = TreeRows(watch.state.operator(variant).tree)
+        self._wanted = ""
+        self._shown: tuple[object, ...] | None = None
 
     def compose(self) -> ComposeResult:
         yield Static(id="title", markup=False)
         with Horizontal():
-            yield Table(COLUMNS, empty="no candidates yet", id="nodes")
-            with TabbedContent(id="tabs"):
-                for name in ("verdict", "timing", "source"):
-                    with TabPane(name, id=name), VerticalScroll():
-                        yield Static(id=f"{name}-text", markup=False)
-        yield Footer()
+            yield Table(COLUMNS, self._rows.row, empty="no candidates yet: press esc, then f to forge this operator", id="tree")
+            with Vertical(id="text", classes="pane"):
+                yield Static(id="tabs")
+                yield LineView(id="lines")
+        yield FindLine("find: in the tree by words, in a text with n and N")
+        yield KeyBar()
 
     def on_mount(self) -> None:
-        self._follow(force=True)
-        self.action_best(quiet=True)
-        self.set_interval(0.25, self._follow)
-        self.query_one(Table).focus()
+        self.query_one("#tree").add_class("pane")
+        self.restore_panes()
+        self._show(force=True)
+        self.start_following()
+        self.query_one("#tree", Table).focus()
+        best = self.project.state.operator(self.variant).best
+        if best is not None:
+            self.call_after_refresh(self.query_one("#tree", Table).select, best.id)
 
     def on_resize(self) -> None:
         self.set_class(self.size.width < 100, "narrow")
+        self._describe(force=True)
 
-    def _follow(self, force: bool = False) -> None:
-        if self.watch.refresh() or force:
-            operator = self.watch.state.operator(self.variant)
-            variant = self.watch.cards.find(self.variant) if self.watch.cards else None
-            best = operator.best
-            title = f"{short(variant.operator) if variant else self.variant}  {operator.tried} tried, {operator.verified} verified"
-            widget = self.query_one("#title", Static)
-            if widget.content != title:
-                widget.update(title)
-            self.query_one(Table).set_rows([_row(node, node is best) for node in operator.tree.nodes.values()])
-            self._describe()
+    def follow(self) -> None:
+        if self.project.refresh():
+            self._show()
 
-    def _node(self) -> Node | None:
-        key = self.query_one(Table).key
-        return self.watch.state.node(key) if key else None
+    def _show(self, force: bool = False) -> None:
+        operator = self.project.state.operator(self.variant)
+        if self._rows.tree is not operator.tree:  # the journal was begun anew
+            self._rows = TreeRows(operator.tree)
+            self.query_one("#tree", Table).row_of = self._rows.row
+        variant = self.project.cards.find(self.variant) if self.project.cards else None
+        name = f"{short(variant.operator)} {self.variant[:4]}" if variant else self.variant
+        pending = f", {operator.pending} in flight" if operator.pending else ""
+        self.update("#title", f"{self.project.paths.root.name} › {name}   {operator.tried} tried, {operator.verified} verified{pending}")
+        table = self.query_one("#tree", Table)
+        modelled = self.project.cards is not None and self.project.cards.time_kind == "cpu"
+        table.hidden = frozenset({SPEEDUP}) if modelled else frozenset()
+        table.show(self._rows.keys(self._wanted))
+        self._describe(force)
 
-    def _describe(self) -> None:
-        node = self._node()
-        stamp = (node.id, node.outcome) if node else None
-        if node is None or stamp == self._shown:
+    @property
+    def node(self) -> Node | None:
+        """The candidate under the cursor; of folded failures, none."""
+        key = self.query_one("#tree", Table).key
+        return self.project.state.node(key) if key and not key.startswith(FOLD) else None
+
+    # -- the text pane
+
+    @on(Table.Moved)
+    def _moved(self) -> None:
+        self.set_timer(DESCRIBE_S, self._describe)
+
+    def _describe(self, force: bool = False) -> None:
+        view = self.query_one("#lines", LineView)
+        node, width = self.node, max(20, view.size.width)
+        stamp = (node.id if node else None, node.outcome if node else None, node.kernel if node else None, self.tab, self.against,
+                 self.marked, self.unified, width)
+        if stamp == self._shown and not force:
             return
+        fresh = self._shown is None or stamp[0] != self._shown[0] or self.tab != self._shown[3]
         self._shown = stamp
-        self.query_one("#verdict-text", Static).update(verdict_text(node))
-        self.query_one("#timing-text", Static).update(timing_text(node.verdict))
-        self.query_one("#source-text", Static).update(self._source(node))
+        self.update("#tabs", self._tab_line(width))
+        view.show(self._lines(node, width), top=0 if fresh else None)
 
-    def _source(self, node: Node) -> Content:
-        if node.kernel is None:
-            return Content("no kernel in the reply" if node.settled else "not written yet")
+    def _tab_line(self, width: int) -> str:
+        """As much of the names as fits: with numbers, without, or only that of the tab that is shown."""
+        for names, gap in ([f"{number} {name}" for number, name in enumerate(TABS, 1)], 2), (list(TABS), 1):
+            if sum(len(name) + gap for name in names) <= width + 1:
+                break
+        else:
+            names, gap = [f"{number} {name}" if name == self.tab else str(number) for number, name in enumerate(TABS, 1)], 2
+        return (" " * gap).join(f"[b reverse]{name}[/]" if name.endswith(self.tab) else name for name in names)
+
+    def _lines(self, node: Node | None, width: int) -> list[Line]:
+        if node is None:
+            folded = self._rows.places.get(self.query_one("#tree", Table).key or "")
+            if folded is None or not folded.folded:
+                return plain("nothing was tried yet")
+            return [line for item in folded.folded for line in
+                    wrapped(f"{item.number} {item.outcome.replace('_', ' ')}: "
+                            f"{item.verdict.sentence if item.verdict else item.replied.problem if item.replied else ''}", width)]
+        return getattr(self, f"_{self.tab}_lines")(node, width)
+
+    def _verdict_lines(self, node: Node, width: int) -> list[Line]:
+        return verdict_lines(node, width)
+
+    def _timing_lines(self, node: Node, width: int) -> list[Line]:
+        cards = self.project.cards
+        return timing_lines(node, cards.find(self.variant) if cards else None, cards, width)
+
+    def _profile_lines(self, node: Node, width: int) -> list[Line]:
+        return profile_lines(node.verdict, width)
+
+    def _source_lines(self, node: Node, width: int) -> list[Line]:
+        text, problem = self._source(node)
+        return numbered(highlighted(text), node.verdict.line if node.verdict else None) if not problem else wrapped(problem, width)
+
+    def _diff_lines(self, node: Node, width: int) -> list[Line]:
+        other, name = self._other(node)
+        if other is None:
+            return wrapped(f"no {self.against} to compare with: d chooses another", width)
+        old, problem = self._source(other)
+        new, problem_here = self._source(node)
+        if problem or problem_here:
+            return wrapped(problem or problem_here, width)
+        names = f"{name} {other.number}", f"this {node.number}"
+        if old == new:
+            return wrapped(f"{names[0]} and {names[1]} have the same text", width)
+        flat = self.app.size.width < WIDE if self.unified is None else self.unified
+        return unified(old, new, *names) if flat else side_by_side(old, new, *names, width)
+
+    def _prompt_lines(self, node: Node, width: int) -> list[Line]:
+        return self._text_file(node.replied.prompt_file if node.replied else None, width, "prompt")
+
+    def _reply_lines(self, node: Node, width: int) -> list[Line]:
+        return self._text_file(node.replied.reply_file if node.replied else None, width, "reply")
+
+    def _compiler_lines(self, node: Node, width: int) -> list[Line]:
+        log = node.verdict.build_log if node.verdict else ""
+        return wrapped(log, width) if log else wrapped("the compiler said nothing", width)
+
+    def _text_file(self, name: str | None, width: int, what: str) -> list[Line]:
+        if name is None:
+            return wrapped(f"no {what}: a kernel that ships with Forge or a person's has none", width)
         try:
-            text = self.watch.paths.kernel(node.kernel).read_text()
+            return wrapped((self.project.paths.replies / name).read_text(errors="replace"), width)
         except OSError as error:
-            return Content(f"kernels/{node.kernel}.cu cannot be read: {error.strerror}")
-        return highlight(text, language="cuda")
+            return wrapped(f"replies/{name} cannot be read: {error.strerror}", width)
 
-    def on_table_moved(self) -> None:
-        self._describe()
+    def _source(self, node: Node) -> tuple[str, str]:
+        """Text, or why there is none."""
+        if node.kernel is None:
+            return "", "no kernel in the reply" if node.settled else "not written yet"
+        try:
+            return self.project.paths.kernel(node.kernel).read_text(errors="replace"), ""
+        except OSError as error:
+            return "", f"kernels/{node.kernel}.cu cannot be read: {error.strerror}"
 
-    def action_best(self, quiet: bool = False) -> None:
-        best = self.watch.state.operator(self.variant).best
-        table = self.query_one(Table)
-        if best is None:
-            if not quiet:
-                self.notify("no candidate is verified yet", title="No best")
-            return
-        index = next(i for i, row in enumerate(table.rows) if row.key == best.id)
-        table.action_move(index - table.cursor)
+    def _other(self, node: Node) -> tuple[Node | None, str]:
+        if self.against == "best":
+            return self.project.state.operator(self.variant).best, "best"
+        if self.against == "marked":
+            return (self.project.state.node(self.marked) if self.marked else None), "marked"
+        return (node.parent if node.parent and node.parent.id else None), "parent"
+
+    # -- actions
 
     def action_tab(self, name: str) -> None:
-        self.query_one(TabbedContent).active = name
-        self.query_one(Table).focus()
+        self.tab = name
+        self._describe()
 
+    def action_turn(self, step: int) -> None:
+        self.action_tab(TABS[(TABS.index(self.tab) + step) % len(TABS)])
 
-def _row(node: Node, best: bool) -> Row:
-    colour = "forge-verified" if node.outcome == "verified" else "forge-muted" if node.outcome in GLYPHS else "forge-failed"
-    name = f"{node.number:>3} {'★ ' if best else ''}{(node.replied.idea if node.replied else '') or node.strategy}"
-    return Row(node.id, (Cell(name), Cell(f"{GLYPHS.get(node.outcome, '✗')} {node.outcome.replace('_', ' ')}", colour),
-                         Cell(microseconds(node.us))))
+    def action_diff(self) -> None:
+        if self.tab == "diff":
+            kinds = ("parent", "best", "marked")
+            self.against = kinds[(kinds.index(self.against) + 1) % len(kinds)]
+        self.action_tab("diff")
 
+    def action_layout(self) -> None:
+        flat = self.app.size.width < WIDE if self.unified is None else self.unified
+        self.unified = not flat
+        self.action_tab("diff")
 
-def verdict_text(node: Node) -> str:
-    """What was checked, with each figure and what was allowed."""
-    verdict = node.verdict
-    if verdict is None:
-        return node.replied.problem if node.replied and node.replied.problem else "not judged yet"
-    lines = [verdict.sentence, ""]
-    for check in verdict.checks:
-        figure = "" if check.figure is None else f"  {check.figure:.3g}"
-        allowed = "" if check.allowed is None else f" of {check.allowed:.3g} allowed"
-        lines.append(f"{'✓' if check.passed else '✗'} {check.name}{figure}{allowed}  {check.detail}".rstrip())
-    if verdict.proxy:
-        lines += ["", f"run on a smaller call of the same kind: {verdict.proxy}"]
-    lines += ["", f"seed {verdict.seed}, judged in {verdict.judged_s:.1f} s"]
-    if verdict.build_log:
-        lines += ["", "compiler:", verdict.build_log]
-    return "\n".join(lines)
+    def action_fold(self) -> None:
+        table = self.query_one("#tree", Table)
+        if table.key is None or not self._rows.toggle(table.key):
+            self.notify("this candidate has no children and is not folded", title="Nothing to fold")
+            return
+        table.show(self._rows.keys(self._wanted))
 
+    @on(Table.Chosen)
+    def _chosen(self, message: Table.Chosen) -> None:
+        if message.key.startswith(FOLD):
+            self.action_fold()
+        else:
+            self.query_one("#lines", LineView).focus()
 
-def timing_text(verdict: Verdict | None) -> str:
-    """Time, interval, and every tuning point, fastest first."""
-    if verdict is None or verdict.timing is None:
-        return "not timed"
-    timing = verdict.timing
-    lines = [f"{microseconds(timing.us)}, {timing.kind} time"]
-    if timing.speedup is not None and timing.speedup_interval is not None:
-        low, high = timing.speedup_interval
-        lines.append(f"{timing.speedup:.2f}x over {timing.baseline} [{low:.2f}, {high:.2f}]")
-    lines += ["", "tuning points, fastest first:"]
-    for point in sorted(verdict.points, key=lambda point: (point.us is None, point.us or 0.0)):
-        settings = " ".join(f"{name}={value}" for name, value in point.settings.items())
-        lines.append(f"{microseconds(point.us):>10}  {settings}  {point.reason}".rstrip())
-    return "\n".join(lines)
+    def action_best(self) -> None:
+        best = self.project.state.operator(self.variant).best
+        if best is None:
+            self.notify("no candidate is verified yet; f goes to the next failure", title="No best")
+            return
+        self._go(best)
+
+    def action_failure(self) -> None:
+        node = self.node
+        nodes = list(self.project.state.operator(self.variant).tree.nodes.values())
+        start = node.number if node else 0
+        failed = [item for item in nodes[start:] + nodes[:start] if item.settled and item.outcome not in ("verified", "duplicate")]
+        if not failed:
+            self.notify("nothing failed here", title="No failure")
+            return
+        self._go(failed[0])
+
+    def _go(self, node: Node) -> None:
+        self._rows.reveal(node)
+        table = self.query_one("#tree", Table)
+        table.show(self._rows.keys(self._wanted))
+        table.select(node.id)
+
+    def action_mark(self) -> None:
+        node = self.node
+        if node is None:
+            self.notify("put the cursor on a candidate", title="Nothing to mark")
+            return
+        table = self.query_one("#tree", Table)
+        self.marked = None if self.marked == node.id else node.id
+        table.marked = {self.marked} if self.marked else set()
+        table.refresh()
+        self.against = "marked" if self.marked else "parent"
+
+    def action_copy(self) -> None:
+        text, problem = self._source(self.node) if self.node else ("", "put the cursor on a candidate")
+        if problem:
+            self.notify(problem, title="Nothing to copy")
+            return
+        self.app.copy_to_clipboard(text)
+        self.notify("the source is in the clipboard, if this terminal takes OSC 52", title="Copied")
+
+    def action_hint(self) -> None:
+        node = self._steerable("hint at")
+        if node is None:
+            return
+
+        def given(words: str | None) -> None:
+            if words:
+                hand_over(self, self.project, node.id, lambda: steering.attach_hint(self.project.paths, node.id, words))
+
+        self.app.push_screen(Ask(f"Words for whoever writes the next kernels below #{node.number}", node.hint), given)
+
+    def action_prune(self) -> None:
+        node = self._steerable("prune")
+        if node is not None:
+            hand_over(self, self.project, node.id, lambda: steering.prune(self.project.paths, node.id, not node.pruned))
+
+    def action_pin(self) -> None:
+        node = self._steerable("pin")
+        if node is not None:
+            hand_over(self, self.project, node.id, lambda: steering.pin(self.project.paths, node.id, not node.pinned))
+
+    def _steerable(self, what: str) -> Node | None:
+        if self.node is None:
+            self.notify("put the cursor on a candidate", title=f"Nothing to {what}")
+        return self.node
+
+    def action_edit(self) -> None:
+        node = self.node
+        text, problem = self._source(node) if node else ("", "put the cursor on a candidate that has a kernel")
+        if node is None or problem:
+            self.notify(problem, title="Nothing to edit")
+            return
+        edit_text(self, self.project, node, text)
+
+    # -- find
+
+    def found_text(self, text: str) -> None:
+        if self._tree_wanted:
+            self._wanted = text
+            self.query_one("#tree", Table).show(self._rows.keys(text))
+        else:
+            self.search_lines(self.query_one("#lines", LineView), text)
+
+    def action_find(self) -> None:
+        self._tree_wanted = not self.query_one("#lines").has_focus
+        super().action_find()
+
+    def find_ended(self) -> None:
+        self.query_one("#tree" if self._tree_wanted else "#lines").focus()
+
+    def action_found(self, step: int) -> None:
+        number = self.query_one("#lines", LineView).next_found(step)
+        if number is None:
+            self.notify("nothing was searched for: tab to the text, then /", title="No match")

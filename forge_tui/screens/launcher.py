@@ -2,102 +2,306 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
+from typing import ClassVar
 
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.screen import Screen
-from textual.widgets import Footer, Static
+from textual.containers import Horizontal
+from textual.widgets import Static
 
-from forge_tui.screens.watch import ProjectWatch
+from forge_tui.screens.base import FindLine, ForgeScreen
+from forge_tui.screens.dialogs import Ask, Confirm
+from forge_tui.screens.doctoring import doctor_line, fresh_diagnosis, last_diagnosis
+from forge_tui.screens.summaries import Summaries, Summary, running
+from forge_tui.screens.widgets.keybar import KeyBar
+from forge_tui.screens.widgets.lines import LineView, wrapped
+from forge_tui.screens.widgets.paint import Line
 from forge_tui.screens.widgets.table import Cell, Column, Row, Table
-from forge_tui.screens.words import TOKENS, ago, state
+from forge_tui.screens.words import TOKENS, ago, money, speedup, state
 from forge_tui.store.paths import ProjectPaths
-from forge_tui.store.recent import recent_projects
+from forge_tui.store.recent import recent_projects, remember
 
 COLUMNS = (
-    Column("project", 0), Column("state", 13), Column("operators", 11, "right"), Column("device", 14, drop=3),
-    Column("last event", 10, "right", drop=2), Column("model", 34, drop=4),
+    Column("project", 0), Column("state", 13), Column("operators", 9, "right", drop=1), Column("best", 7, "right", drop=4),
+    Column("cost", 8, "right", drop=5), Column("device", 8, drop=3), Column("last event", 10, "right", drop=2), Column("model", 28, drop=6),
 )
+LOOK_S = 1.0
+READ_AT_ONCE = 8
+"""Projects read between two looks at the keyboard."""
+TRASH = ".forge-trash"
+"""Beside the project, so that deleting is a rename and undoing it another."""
 
 
-class Launcher(Screen[None]):
+class Launcher(ForgeScreen):
     """Choose a project."""
 
-    BINDINGS = [Binding("r", "reload", "reload"), Binding("n", "new", "new"), Binding("q", "app.quit", "quit")]
-    DEFAULT_CSS = "Launcher #title { height: 1; padding: 0 1; text-style: bold; } Launcher #side { height: auto; max-height: 8; padding: 0 1; }"
+    NAME = "launcher"
+    SIDE = "#side"
+    LEGEND: ClassVar[str] = "▶ an engine runs   ✓ done   ▪ stopped or at a limit: goes on   … waits for replies   · new   – archived"
+    BINDINGS = [
+        Binding("n", "new", "new", tooltip="make a project from a model", id="launcher.new"),
+        Binding("R", "rename", "rename", tooltip="rename the project's folder", id="launcher.rename"),
+        Binding("a", "archive", "archive", tooltip="put the project out of sight, or back", id="launcher.archive"),
+        Binding("A", "archived", "archived", show=False, tooltip="show archived projects, or hide them", id="launcher.archived"),
+        Binding("x", "delete", "delete", tooltip="move the project to the trash folder", id="launcher.delete"),
+        Binding("D", "doctor", "doctor", show=False, tooltip="what this machine has and lacks", id="launcher.doctor"),
+        Binding("r", "reload", "reload", show=False, tooltip="read the list anew", id="launcher.reload"),
+        Binding("q", "app.quit", "quit", id="launcher.quit"),
+    ]
+    DEFAULT_CSS = """
+    Launcher #side { width: 44; padding: 0 1; border-left: solid $panel; }
+    Launcher.narrow Horizontal { layout: vertical; }
+    Launcher.narrow #side { width: 1fr; height: 6; border-left: none; border-top: solid $panel; }
+    Launcher.low #side { height: 4; }
+    Launcher #doctor { height: 1; dock: bottom; padding: 0 1; margin-bottom: 1; color: $forge-muted; }
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._watches: dict[str, ProjectWatch] = {}
+        self._summaries = Summaries()
+        self._shown: dict[str, Summary] = {}
+        self._held: set[str] = set()
+        self._unread: list[str] = []
+        self._roots: list[str] = []
+        self._wanted = ""
+        self._with_archived = False
+        self._looked_at = 0.0
 
     def compose(self) -> ComposeResult:
-        yield Static("forge-tui  projects", id="title", markup=False)
-        yield Table(COLUMNS, empty="no projects yet: press n to see how to make one", id="projects")
-        yield Static(id="side", markup=False)
-        yield Footer()
+        yield Static(id="title", markup=False)
+        with Horizontal():
+            yield Table(COLUMNS, self._row, empty="no projects yet: press n to make one from a model", id="projects")
+            yield LineView(id="side", can_focus=False)
+        yield Static(id="doctor", markup=False)
+        yield FindLine("filter: words of the name, the model, the state")
+        yield KeyBar()
 
     def on_mount(self) -> None:
-        self.action_reload()
-        self.set_interval(1.0, self._follow)
+        self.restore_panes()
+        self._list()
+        self.query_one("#projects").focus()
+        self.set_interval(LOOK_S, self._look)
+        self.call_after_refresh(self._read_some)
+        found = last_diagnosis()
+        if found is not None:
+            self.update("#doctor", doctor_line(found))
+        else:
+            self._diagnose()
 
-    def action_reload(self) -> None:
-        """Read the list anew: recent projects, and those in the current folder."""
+    def on_resize(self) -> None:
+        self.set_class(self.size.width < 110, "narrow")
+        self.set_class(self.size.height < 24, "low")
+        self.call_after_refresh(self._describe)
+
+    def follow(self) -> None:
+        self._list()
+
+    def _list(self) -> None:
+        """The roots, and what is known of them without reading any."""
         roots = [item.root for item in recent_projects()]
         roots += [str(path.parent.absolute()) for path in Path.cwd().glob("*/project.toml")]
         if ProjectPaths(Path.cwd()).is_project():
             roots.insert(0, str(Path.cwd()))
-        for root in dict.fromkeys(roots):
-            self._watches.setdefault(root, ProjectWatch(Path(root)))
-        self._follow(force=True)
+        self._roots = list(dict.fromkeys(roots))
+        self._shown = {root: self._shown.get(root) or Summary(root, status="…") for root in self._roots}
+        self._check()
 
-    def _follow(self, force: bool = False) -> None:
-        if not self.is_current and not force:
+    def _check(self) -> None:
+        """Look at locks and file times; what changed is read next."""
+        self._held = {root for root in self._roots if running(root)}
+        for root in self._roots:
+            summary = self._summaries.current(root)
+            if summary is not None:
+                self._shown[root] = summary
+            elif root not in self._unread:
+                self._unread.append(root)
+        self._show()
+
+    def _look(self) -> None:
+        if not self.is_current or (not self.app.app_focus and time.monotonic() - self._looked_at < 2 * LOOK_S):
             return
-        changed = [watch.refresh() for watch in self._watches.values()]
-        if any(changed) or force:
-            watches = sorted(self._watches.items(), key=lambda item: not item[1].running)
-            self.query_one(Table).set_rows([_row(root, watch) for root, watch in watches])
-            self._describe()
+        self._looked_at = time.monotonic()
+        self._check()
+        self._read_some()
 
-    def _describe(self) -> None:
-        key = self.query_one(Table).key
-        self.query_one("#side", Static).update(summary(self._watches[key]) if key else "")
+    def _read_some(self) -> None:
+        """Read a few projects, show them, and come again if there are more."""
+        for root in self._unread[:READ_AT_ONCE]:
+            self._shown[root] = self._summaries.load(root)
+        had = bool(self._unread)
+        del self._unread[:READ_AT_ONCE]
+        if self._unread:
+            self.call_later(self._read_some)
+        elif had:
+            self._summaries.save()
+        if had:
+            self._show()
 
-    def on_table_moved(self) -> None:
+    def _show(self) -> None:
+        table = self.query_one("#projects", Table)
+        archived = set(self.app.remembered.archived)  # type: ignore[attr-defined]
+        words = self._wanted.lower().split()
+        keys = [root for root in self._roots if (self._with_archived or root not in archived)
+                and all(word in f"{Path(root).name} {self._shown[root].model} {self._word(root)}".lower() for word in words)]
+        keys.sort(key=lambda root: root not in self._held)
+        table.show(keys)
+        hidden = len(archived.intersection(self._roots)) if not self._with_archived else 0
+        self.update("#title", f"forge-tui   {len(keys)} projects" + (f", {len(self._held)} running" if self._held else "")
+                    + (f", {hidden} archived (A)" if hidden else ""))
         self._describe()
 
-    def on_table_chosen(self, message: Table.Chosen) -> None:
-        from forge_tui.screens.operators import OperatorBench
+    def _word(self, root: str) -> str:
+        if root in self._held:
+            return "running"
+        return "archived" if root in self.app.remembered.archived else self._shown[root].status  # type: ignore[attr-defined]
 
-        self.app.push_screen(OperatorBench(self._watches[message.key]))
+    def _row(self, root: str) -> Row:
+        summary, word = self._shown[root], self._word(root)
+        return Row(root, (
+            Cell(Path(root).name, "bold" if word == "running" else ""),
+            Cell("✗ unreadable" if summary.problem else state(word), "forge-failed" if summary.problem else TOKENS.get(word, "")),
+            Cell(f"{summary.good} of {summary.operators}" if summary.operators else "–"), Cell(speedup(summary.best)),
+            Cell("unknown" if summary.cost_usd is None else f"${summary.cost_usd:.2f}"), Cell(summary.device or "–"),
+            Cell(_age(summary.last_event_at, word)), Cell(Path(summary.model).name if "/" in summary.model and ":" not in summary.model
+                                                          else summary.model)))
+
+    def _describe(self) -> None:
+        side, root = self.query_one("#side", LineView), self.query_one("#projects", Table).key
+        if root in self._shown:
+            side.show(summary_lines(self._shown[root], root in self._held, max(20, side.size.width)), top=0)
+        else:
+            side.show(())
+
+    @on(Table.Moved)
+    def _moved(self) -> None:
+        self._describe()
+
+    @on(Table.Chosen)
+    def _chosen(self, message: Table.Chosen) -> None:
+        self.app.open_project(Path(message.key))  # type: ignore[attr-defined]
+
+    # -- actions
+
+    def action_reload(self) -> None:
+        self._list()
+        self._read_some()
 
     def action_new(self) -> None:
-        self.notify("forge-tui new DIR --model SOURCE makes a project; then press r", title="New project")
+        from forge_tui.screens.newproject import NewProject
+
+        self.app.push_screen(NewProject())
+
+    def action_archived(self) -> None:
+        self._with_archived = not self._with_archived
+        self._show()
+
+    def action_archive(self) -> None:
+        root = self.query_one("#projects", Table).key
+        if root is None:
+            self.notify("there is no project here; n makes one", title="Nothing to archive")
+            return
+        away = self.app.toggle_archived(root)  # type: ignore[attr-defined]
+        self.notify("A shows archived projects, a brings one back" if away else "it is in the list again",
+                    title="Archived" if away else "Brought back")
+        self._show()
+
+    def action_rename(self) -> None:
+        root = self._movable("rename")
+        if root is None:
+            return
+
+        def renamed(name: str | None) -> None:
+            if name and name != Path(root).name:
+                self._move(root, Path(root).with_name(name), f"now {name}")
+
+        self.app.push_screen(Ask(f"New name for {Path(root).name} (the folder is renamed)", Path(root).name), renamed)
+
+    def action_delete(self) -> None:
+        root = self._movable("delete")
+        if root is None:
+            return
+        place = Path(root).parent / TRASH / f"{Path(root).name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._move(root, place, f"moved to {place}; move it back to undo that", known=False)
+
+        self.app.push_screen(Confirm(f"Move {root} to the trash?\n\nIt goes to {place}; nothing is erased."), answered)
+
+    def _movable(self, what: str) -> str | None:
+        root = self.query_one("#projects", Table).key
+        if root is None:
+            self.notify("there is no project here; n makes one", title=f"Nothing to {what}")
+        elif running(root):
+            self.notify("an engine holds it: open it and press s to stop it first", title=f"Cannot {what}")
+            return None
+        return root
+
+    def _move(self, root: str, target: Path, said: str, known: bool = True) -> None:
+        if target.exists() or "/" in target.name or not target.name:
+            self.notify(f"{target} is there already", title="Not moved", severity="warning")
+            return
+        try:
+            target.parent.mkdir(exist_ok=True)
+            os.rename(root, target)
+        except OSError as error:
+            self.notify(f"{root} cannot be moved: {error.strerror}", title="Not moved", severity="error")
+            return
+        self._summaries.forget(root)
+        if known:
+            remember(target)
+        self._list()
+        self._read_some()
+        self.notify(said, title="Moved" if not known else "Renamed")
+
+    # -- doctor
+
+    @work(exclusive=True)
+    async def _diagnose(self) -> None:
+        found = await fresh_diagnosis()
+        if found is not None:
+            self.update("#doctor", doctor_line(found))
+
+    def action_doctor(self) -> None:
+        from forge_tui.screens.doctoring import Doctor
+
+        self.app.push_screen(Doctor())
+
+    def found_text(self, text: str) -> None:
+        self._wanted = text
+        self._show()
+
+    def find_ended(self) -> None:
+        self.query_one("#projects").focus()
 
 
-def _row(root: str, watch: ProjectWatch) -> Row:
-    done = [operator for operator in watch.state.operators.values() if operator.status in ("won", "verified")]
-    device = watch.state.run.device if watch.state.run else "–"
-    return Row(root, (
-        Cell(Path(root).name), Cell(state(watch.status), TOKENS.get(watch.status, "")),
-        Cell(f"{len(done)} of {len(watch.state.operators)}"), Cell(device), Cell(ago(watch.state.last_event_at)),
-        Cell(watch.config.model.source if watch.config else "?"),
-    ))
+def _age(at: float | None, word: str) -> str:
+    """Coarse where nothing happens, so that an idle list stays as it is."""
+    if at is None:
+        return "–"
+    return ago(at) if word == "running" or time.time() - at >= 60 else "just now"
 
 
-def summary(watch: ProjectWatch) -> str:
-    """A few lines on one project."""
-    if watch.problem:
-        return watch.problem
-    lines = [str(watch.paths.root)]
-    if watch.cards:
-        lines.append(watch.cards.model)
-        offered = sum(variant.offered for variant in watch.cards.variants)
-        lines.append(f"{len(watch.cards.variants)} variants captured, {offered} of them offered")
+def summary_lines(summary: Summary, is_running: bool, width: int) -> list[Line]:
+    """The side pane."""
+    lines: list[Line] = [((Path(summary.root).name, "bold"),), *wrapped(summary.root, width, "forge-muted")]
+    if summary.problem:
+        return lines + [(), *wrapped(summary.problem, width, "forge-failed")]
+    if summary.described:
+        lines += wrapped(summary.described, width)
+    word = "running" if is_running else summary.status
+    lines += [(), ((state(word), TOKENS.get(word, "")), (f"  {summary.reason}" if summary.reason and not is_running else "", ""))]
+    if summary.variants:
+        lines += wrapped(f"{summary.variants} variants captured, {summary.offered} open to a kernel; "
+                         f"{summary.good} of {summary.operators} searched ones have one", width)
     else:
-        lines.append("not captured yet: open it and press f")
-    if watch.state.in_model:
-        lines.append(f"in the model: {watch.state.in_model.kernel_calls} kernel calls, "
-                     f"outputs within {watch.state.in_model.relative_error:.1e} of eager")
-    return "\n".join(lines)
+        lines += wrapped("not captured yet: open it and press F", width)
+    if summary.in_model:
+        lines += wrapped(summary.in_model, width, "forge-verified")
+    lines += [(), *wrapped(f"{summary.provider or 'no provider'} on {summary.device or 'no device'}, "
+                           f"{money(summary.cost_usd, summary.tokens)}", width, "forge-muted")]
+    return lines

@@ -2,167 +2,295 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Horizontal, VerticalScroll
-from textual.screen import Screen
-from textual.widgets import Footer, Static
+from textual.containers import Horizontal
+from textual.widgets import Static
 
-from forge_tui.engine import events
-from forge_tui.engine.cards import OperatorFile, Variant
-from forge_tui.engine.state import OperatorState
+from forge_tui.engine.control import request_stop
+from forge_tui.errors import ForgeError
+from forge_tui.screens.base import FindLine, ForgeScreen
+from forge_tui.screens.dialogs import Choose
+from forge_tui.screens.operatorcard import card_lines, group_lines
+from forge_tui.screens.operatorrows import COLUMNS, GROUP, Entry, OperatorRows
 from forge_tui.screens.watch import ProjectWatch
-from forge_tui.screens.widgets.table import Cell, Column, Row, Table
-from forge_tui.screens.words import TOKENS, bar, microseconds, short, state
+from forge_tui.screens.widgets.keybar import KeyBar
+from forge_tui.screens.widgets.lines import LineView
+from forge_tui.screens.widgets.paint import Line
+from forge_tui.screens.widgets.table import Table
+from forge_tui.screens.words import clock, money, state
 
-COLUMNS = (
-    Column("operator", 0), Column("calls", 5, "right", drop=3), Column("share", 12, drop=2), Column("eager", 9, "right", drop=4),
-    Column("best", 9, "right"), Column("tried", 5, "right", drop=1), Column("status", 12),
-)
-LOG_LINES = 6
+DESCRIBE_S = 0.05
+LOG_LINES = 60
 
 
-class OperatorBench(Screen[None]):
+class OperatorBench(ForgeScreen):
     """One project."""
 
+    NAME = "operators"
+    SIDE = "#card"
+    LEGEND: ClassVar[str] = ("✓ won or verified   = no gain   ✗ failed   · not tried   ▶ in flight   – not offered\n"
+                             "▸ ▾ an operator with several variants (space)   ● marked")
     BINDINGS = [
-        Binding("f", "forge(False)", "forge this"), Binding("F", "forge(True)", "forge all"), Binding("s", "stop", "stop"),
-        Binding("escape,q", "app.pop_screen", "back"),
+        Binding("f", "forge", "forge", tooltip="forge the marked operators, or this one", id="operators.forge"),
+        Binding("F", "forge_all", "forge all", tooltip="forge all, most recoverable time first", id="operators.forge_all"),
+        Binding("s", "stop", "stop", tooltip="stop the run after a clean save; f goes on later", id="operators.stop"),
+        Binding("r", "results", "results", tooltip="before and after, in use or fallen back, export", id="operators.results"),
+        Binding("m", "mark", "mark", tooltip="mark this operator", id="operators.mark"),
+        Binding("space,right,left,l,h", "fold", "fold", show=False, tooltip="show or hide the variants of an operator", id="operators.fold"),
+        Binding("M", "mark_all", "mark all", show=False, tooltip="mark all that can be forged, or none", id="operators.mark_all"),
+        Binding("R", "retry", "retry", show=False, tooltip="try the failed operators again", id="operators.retry"),
+        Binding("o", "sort", "sort", tooltip="choose the column to sort by", id="operators.sort"),
+        Binding("O", "reverse", "reverse", show=False, tooltip="turn the order round", id="operators.reverse"),
+        Binding("i", "card", "card", show=False, tooltip="show or hide the card", id="operators.card"),
+        Binding("escape,q", "app.pop_screen", "back", id="operators.back"),
     ]
     DEFAULT_CSS = """
-    OperatorBench #title { height: 1; padding: 0 1; text-style: bold; }
-    OperatorBench #card { width: 44; padding: 0 1; border-left: solid $panel; }
-    OperatorBench #log { height: 7; padding: 0 1; border-top: solid $panel; }
+    OperatorBench #card { width: 42; padding: 0 1; border-left: solid $panel; }
+    OperatorBench #below { height: 8; border-top: solid $panel; }
+    OperatorBench #now { width: 40; padding: 0 1; color: $forge-running; }
+    OperatorBench #log { padding: 0 1; height: 7; }
     OperatorBench.narrow #card { display: none; }
+    OperatorBench.narrow.carded #card { display: block; width: 1fr; border-left: none; }
+    OperatorBench.narrow.carded #operators { display: none; }
+    OperatorBench.uncarded #card { display: none; }
+    OperatorBench.narrow #now { display: none; }
+    OperatorBench.low #below { height: 4; }
     """
 
     def __init__(self, watch: ProjectWatch) -> None:
         super().__init__()
-        self.watch = watch
+        self.project = watch
+        self._rows = OperatorRows(watch)
+        self._wanted = ""
 
     def compose(self) -> ComposeResult:
         yield Static(id="title", markup=False)
-        with Horizontal():
-            yield Table(COLUMNS, empty="nothing captured yet: press F to capture and forge", id="operators")
-            with VerticalScroll(id="card", can_focus=False):
-                yield Static(id="text", markup=False)
-        yield Static(id="log", markup=False)
-        yield Footer()
+        with Horizontal(classes="pane"):
+            yield Table(COLUMNS, self._rows.row, empty="nothing captured yet: press F to capture and forge", id="operators")
+            yield LineView(id="card", can_focus=False)
+        with Horizontal(id="below", classes="pane"):
+            yield Static(id="now", markup=False)
+            yield LineView(id="log", tail=True)
+        yield FindLine("filter: words of the name, the key, the state, the shape")
+        yield KeyBar()
 
     def on_mount(self) -> None:
-        self._follow(force=True)
-        self.set_interval(0.25, self._follow)
+        self.restore_panes()
+        self.project.refresh()
+        self._show()
+        self.start_following()
+        self.query_one("#operators").focus()
 
     def on_resize(self) -> None:
         self.set_class(self.size.width < 100, "narrow")
+        self.set_class(self.size.height < 24, "low")
+        self.call_after_refresh(self._describe)
 
-    def _follow(self, force: bool = False) -> None:
-        if self.watch.refresh() or force:
-            self._update("#title", self._headline())
-            self.query_one(Table).set_rows(self._rows())
-            self._update("#log", log_text(self.watch))
-            self._describe()
+    def follow(self) -> None:
+        if self.project.refresh():
+            self._show()
 
-    def _update(self, selector: str, text: str) -> None:
-        """Repaint only what changed."""
-        widget = self.query_one(selector, Static)
-        if widget.content != text:
-            widget.update(text)
-
-    def _headline(self) -> str:
-        run = self.watch.state
-        cost = "unknown" if run.cost_usd is None else f"${run.cost_usd:.2f}"
-        return (f"{self.watch.paths.root.name}  {state(self.watch.status)}  {run.elapsed_s:.0f} s  cost {cost}"
-                + (f"  {run.activity}" if self.watch.running and run.activity else ""))
-
-    def _rows(self) -> list[Row]:
-        cards = self.watch.cards
-        if cards is None:
-            return []
-        return [_row(cards, variant, self.watch.state.operators.get(variant.key)) for variant in cards.variants]
-
-    def _describe(self) -> None:
-        cards, key = self.watch.cards, self.query_one(Table).key
-        variant = cards.find(key) if cards and key else None
-        if variant:
-            self._update("#text", card_text(variant, self.watch.state.operators.get(variant.key)))
-        elif self.watch.problem:
-            self._update("#text", self.watch.problem)
-
-    def on_table_moved(self) -> None:
+    def _show(self) -> None:
+        self.update("#title", self._headline())
+        table = self.query_one("#operators", Table)
+        keys = self._rows.keys(self._wanted)
+        table.hidden = self._rows.silent()
+        table.show(keys)
+        self.update("#now", self._now())
+        self.query_one("#log", LineView).show(_log(list(self.project.log)[-LOG_LINES:]))
         self._describe()
 
-    def on_table_chosen(self, message: Table.Chosen) -> None:
+    def _headline(self) -> str:
+        run, parts = self.project.state, [self.project.paths.root.name, state(self.project.status)]
+        if self.project.problem:
+            return f"{parts[0]}   {self.project.problem}"
+        if run.run is not None:
+            left = self.project.remaining_s
+            parts.append(clock(run.elapsed_s) + (f", about {clock(left)} left" if left else ""))
+            parts.append(money(run.cost_usd, run.tokens))
+            parts.append(f"{run.run.device}, {run.run.provider}")
+        if self.project.running and run.activity and self.size.width >= 100:
+            parts.append(run.activity)
+        elif run.ended and not self.project.running and run.ended.status != "done":
+            parts.append(run.ended.reason)
+        return "   ".join(parts)
+
+    def _now(self) -> str:
+        """The queue and who holds the device."""
+        holder = self.project.holder
+        if holder is None:
+            waiting = len(self.project.state.selected) and self.project.status
+            return "nothing runs: f forges, F forges all" if not waiting or waiting == "done" else f"{waiting}: f or F goes on"
+        flight = self.project.in_flight()
+        judged = [node for node in flight if node.kernel]
+        lines = [f"process {holder.pid} on {holder.host}"]
+        lines += [f"{'judging' if node in judged else 'asking '} {self.project.name_of(node.id.partition('/')[0])} #{node.number}"
+                  for node in [*judged, *(node for node in flight if node not in judged)]][:4]
+        queued = [key for key in self.project.state.selected if (found := self.project.state.operators.get(key))
+                  and found.done is None and not found.tree.nodes]
+        return "\n".join([*lines, f"{len(queued)} operators queued"] if queued else lines)
+
+    def _describe(self) -> None:
+        card, key = self.query_one("#card", LineView), self.query_one("#operators", Table).key
+        width = max(20, card.size.width)
+        if not self.project.cards or key is None:
+            return
+        if key.startswith(GROUP):
+            card.show(group_lines(self.project, self._rows.variants_of(key), width), top=0)
+        elif entry := self._rows.entry(key):
+            card.show(card_lines(self.project, entry, width), top=0)
+
+    @on(Table.Moved)
+    def _moved(self) -> None:
+        self.set_timer(DESCRIBE_S, self._describe)
+
+    @on(Table.Chosen)
+    def _chosen(self, message: Table.Chosen) -> None:
         from forge_tui.screens.kernels import KernelBench
 
-        operator = self.watch.state.operators.get(message.key)
-        if operator is None or not operator.tree.nodes:
-            self.notify("no kernel was tried on it yet: press f to forge it", title="Nothing to show")
-        else:
-            self.app.push_screen(KernelBench(self.watch, message.key))
-
-    def action_forge(self, everything: bool) -> None:
-        key = self.query_one(Table).key
-        if self.watch.running:
-            self.notify("a run already holds this project; press s to stop it", title="Already running")
+        if message.key.startswith(GROUP):
+            self.action_fold()
             return
-        if not everything and key and self.watch.cards:
-            variant = self.watch.cards.find(key)
-            if variant and not variant.offered:
-                self.notify(variant.reason, title="Cannot be forged")
-                return
-        self.watch.start(() if everything or not key else (key,))
-        self.notify("started in a session of its own; closing this terminal does not stop it", title="Forging")
+        operator = self.project.state.operators.get(message.key)
+        if operator is None or not operator.tree.nodes:
+            entry = self._rows.entry(message.key)
+            why = entry.variant.reason if entry and not entry.variant.offered else "no kernel was tried on it yet: press f to forge it"
+            self.notify(why, title="Nothing to show")
+        else:
+            self.app.push_screen(KernelBench(self.project, message.key))
+
+    # -- actions
+
+    def action_fold(self) -> None:
+        table = self.query_one("#operators", Table)
+        entries = self._rows.variants_of(table.key) if table.key else []
+        if not entries:
+            return
+        operator = entries[0].variant.operator
+        self._rows.open ^= {operator}
+        keys = self._rows.keys(self._wanted)
+        if table.key not in keys:
+            table.show(keys)
+            table.select(GROUP + operator)
+        else:
+            table.show(keys)
+        table.repaint()
+
+    def action_mark(self) -> None:
+        table = self.query_one("#operators", Table)
+        refused = [entry for entry in self._rows.variants_of(table.key or "") if not entry.variant.offered]
+        if refused and len(refused) == len(self._rows.variants_of(table.key or "")):
+            self.notify(refused[0].variant.reason, title="Cannot be forged")
+            return
+        table.toggle_mark()
+
+    def action_mark_all(self) -> None:
+        table = self.query_one("#operators", Table)
+        able = {key for key in table.keys if any(entry.variant.offered for entry in self._rows.variants_of(key))}
+        table.marked = set() if able <= table.marked else able
+        table.refresh()
+
+    def _chosen_entries(self) -> list[Entry]:
+        table = self.query_one("#operators", Table)
+        keys = [key for key in table.keys if key in table.marked] or [table.key or ""]
+        return list({entry.variant.key: entry for key in keys for entry in self._rows.variants_of(key)}.values())
+
+    def action_forge(self) -> None:
+        entries = self._chosen_entries()
+        able = [entry for entry in entries if entry.variant.offered]
+        if entries and not able:
+            self.notify(entries[0].variant.reason, title="Cannot be forged")
+        elif not entries and self.project.cards is not None:
+            self.notify("no operator is under the cursor", title="Nothing to forge")
+        else:
+            self._start(able, f"forging {len(able)} operator{'s' * (len(able) != 1)}" if able else "capturing and forging")
+
+    def action_forge_all(self) -> None:
+        self._start([], "forging all, most recoverable time first")
+
+    def action_retry(self) -> None:
+        failed = [entry for key in self.project.state.operators if (entry := self._rows.entry(key)) and entry.status == "failed"]
+        if not failed:
+            self.notify("no operator has failed", title="Nothing to retry")
+            return
+        self._start(failed, f"trying {len(failed)} failed operators again")
+
+    def _start(self, entries: list[Entry], what: str) -> None:
+        if self.project.running:
+            self.notify(f"{self.project.holder} holds this project; s stops it", title="Already running")
+            return
+        options = [word for entry in entries for word in ("--ops", entry.variant.key)]
+        had = max((len(entry.operator.tree.nodes) for entry in entries if entry.operator), default=0)
+        planned = self.project.config.search.iterations if self.project.config else 0
+        if entries and planned and had >= planned:  # the search had its tries: give it as many again
+            options += ["--iterations", str(had + planned)]
+        self.query_one("#operators", Table).marked.clear()
+        self.app.start_engine(self.project, tuple(options), what)  # type: ignore[attr-defined]
 
     def action_stop(self) -> None:
-        if not self.watch.running:
-            self.notify("no run holds this project", title="Nothing to stop")
+        try:
+            holder = request_stop(self.project.paths)
+        except (ForgeError, OSError) as error:
+            self.notify(str(error), title="Cannot be stopped", severity="error")
             return
-        self.watch.stop()
-        self.notify("the run saves and ends after the candidate in flight", title="Stopping")
+        if holder is None:
+            self.notify("no run holds this project; f starts one", title="Nothing to stop")
+        else:
+            self.notify(f"{holder} saves and ends; f goes on from there", title="Stopping")
+
+    def action_results(self) -> None:
+        from forge_tui.screens.results import Results
+
+        if self.project.cards is None:
+            self.notify("nothing was captured yet: F captures and forges", title="No results")
+            return
+        self.app.push_screen(Results(self.project))
+
+    def action_sort(self) -> None:
+        names = ["as captured: most recoverable first", *(column.title for column in COLUMNS)]
+
+        def chosen(name: str | None) -> None:
+            if name:
+                index = names.index(name) - 1
+                self._sort((index, False) if index >= 0 else None)
+
+        self.app.push_screen(Choose("sort by", names), chosen)
+
+    def action_reverse(self) -> None:
+        column, backwards = self._rows.sort or (5, False)
+        self._sort((column, not backwards))
+
+    def _sort(self, sort: tuple[int, bool] | None) -> None:
+        table = self.query_one("#operators", Table)
+        self._rows.sort = table.sorting = sort
+        table.show(self._rows.keys(self._wanted))
+        table.refresh()
+
+    def action_card(self) -> None:
+        self.toggle_class("carded" if self.size.width < 100 else "uncarded")
+        self.query_one("#card", LineView).can_focus = self.has_class("carded")
+        (self.query_one("#card") if self.has_class("carded") else self.query_one("#operators")).focus()
+        self.call_after_refresh(self._describe)
+
+    def found_text(self, text: str) -> None:
+        self._wanted = text
+        self.query_one("#operators", Table).show(self._rows.keys(text))
+
+    def find_ended(self) -> None:
+        self.query_one("#operators").focus()
 
 
-def _row(cards: OperatorFile, variant: Variant, operator: OperatorState | None) -> Row:
-    share = cards.share(variant)
-    status = operator.status if operator else "pending"
-    word = state(status) if variant.offered else "– not offered"
-    best = operator.best if operator else None
-    timing = best.verdict.timing if best and best.verdict else None
-    shape = next((f" {list(spec.shape)}" for _, spec in variant.call.tensors()), "")
-    return Row(variant.key, (
-        Cell(short(variant.operator) + shape), Cell(str(variant.calls)), Cell(f"{bar(share, 6)} {share:4.0%}"),
-        Cell(microseconds(variant.time_us)), Cell(microseconds(timing.us if timing else None)),
-        Cell(str(operator.tried) if operator else "0"), Cell(word, TOKENS.get(status, "") if variant.offered else "forge-muted"),
-    ))
+def _log(lines: list[str]) -> list[Line]:
+    """Failures and warnings stand out; the words say so too."""
+    found: list[Line] = []
+    for line in lines:
+        text = " ".join(line.split("\n"))
+        token = "forge-failed" if any(f"  {word}" in text for word in ("wrong", "fault", "refused", "no_build", "error")) else ""
+        found.append(((text[:7], "forge-muted"), (text[7:], token)))
+    return found
 
 
-def card_text(variant: Variant, operator: OperatorState | None) -> str:
-    """The side pane: the call, its inputs' values, and the best kernel."""
-    lines = [variant.operator, f"variant {variant.key}, {variant.calls} calls a forward", ""]
-    for name, spec in variant.call.tensors():
-        lines.append(f"{name}: {spec.dtype} {list(spec.shape)}")
-        if not spec.contiguous:
-            lines.append(f"  strides {list(spec.stride)}")
-        values = variant.statistics.get(name)
-        if values:
-            lines.append(f"  {values.minimum:.3g} to {values.maximum:.3g}, mean {values.mean:.3g}, std {values.std:.3g}")
-    lines += ["", f"eager {microseconds(variant.time_us)}, floor {microseconds(variant.floor_us)}"]
-    if not variant.offered:
-        lines += ["", f"not offered: {variant.reason}"]
-    if operator and operator.done and operator.done.reason:
-        lines += ["", operator.done.reason]
-    if operator and operator.best and operator.best.verdict:
-        verdict = operator.best.verdict
-        lines += ["", f"best: {operator.best.id}", verdict.sentence]
-        if verdict.timing:
-            lines.append(f"{microseconds(verdict.timing.us)} ({verdict.timing.kind})")
-        lines.append(", ".join(f"{name} {value}" for name, value in verdict.settings.items()))
-    return "\n".join(lines)
-
-
-def log_text(watch: ProjectWatch) -> str:
-    """The last events in plain words."""
-    from forge_tui.engine.report import event_line
-
-    lines = [event_line(event) for event in watch.events[-40:] if not isinstance(event, events.Proposed)]
-    return "\n".join([line for line in lines if line][-LOG_LINES:])

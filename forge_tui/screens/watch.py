@@ -1,24 +1,26 @@
-"""What the screens read: a project's files, followed as they grow. Starts and stops engines; never runs one."""
+"""What the screens read: a project's files, followed as they grow. Never runs an engine, never writes a project's file."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
+import tomllib
+from collections import deque
 from pathlib import Path
 
-import msgspec
-
-from forge_tui.engine.cards import OperatorFile
-from forge_tui.engine.events import AnyEvent
+from forge_tui.engine.cards import OperatorFile, load_operators
+from forge_tui.engine.events import AnyEvent, Proposed
+from forge_tui.engine.report import event_line, short_name
+from forge_tui.engine.search.tree import Node
 from forge_tui.engine.state import RunState, decode_event
 from forge_tui.errors import ForgeError
-from forge_tui.store.atomic import write_atomic
+from forge_tui.screens.words import clock
 from forge_tui.store.journal import JournalReader
 from forge_tui.store.lock import Holder, current_holder
 from forge_tui.store.paths import ProjectPaths
 from forge_tui.store.project import ProjectConfig, load_project
 
-KEPT_EVENTS = 500
+KEPT_LINES = 300
+"""Of the log."""
 
 
 class ProjectWatch:
@@ -32,46 +34,92 @@ class ProjectWatch:
         self.holder: Holder | None = None
         self.problem = ""
         """Why the project cannot be read, as a sentence."""
-        self.events: list[AnyEvent] = []
-        """The latest ones."""
+        self.log: deque[str] = deque(maxlen=KEPT_LINES)
+        """The latest events in plain words."""
+        self.packaged: frozenset[str] = frozenset()
+        """Variants with a kernel in the package."""
         self._reader = JournalReader(self.paths.journal)
         self._restarts = 0
-        self._stamp: tuple[int, int] | None = None
+        self._stamps: dict[Path, tuple[int, int]] = {}
+        self._package = ""
 
     def refresh(self) -> bool:
         """Whether anything changed. Never raises: what is wrong is in `problem`."""
-        before = (self.state.count, self._stamp, self.holder, self.problem, self._restarts)
+        before = self._stamp()
         try:
-            if self.config is None:
+            if self._changed(self.paths.config) or self.config is None:
                 self.config = load_project(self.paths.root)
-            self._read_cards()
+            if self._changed(self.paths.operators):
+                self.cards = load_operators(self.paths)
             self._read_journal()
+            self._read_package()
             self.holder = current_holder(self.paths)
             self.problem = ""
         except ForgeError as error:
             self.problem = str(error)
-        return before != (self.state.count, self._stamp, self.holder, self.problem, self._restarts)
+        return before != self._stamp()
 
-    def _read_cards(self) -> None:
+    def _stamp(self) -> tuple[object, ...]:
+        return self.state.count, dict(self._stamps), self.holder, self.problem, self._restarts
+
+    def _changed(self, path: Path) -> bool:
+        """Whether a file is another than at the last look."""
         try:
-            status = self.paths.operators.stat()
-        except FileNotFoundError:
-            return
+            status = path.stat()
+        except OSError:
+            return self._stamps.pop(path, None) is not None
         stamp = (status.st_mtime_ns, status.st_size)
-        if stamp != self._stamp:
-            self.cards = msgspec.msgpack.decode(self.paths.operators.read_bytes(), type=OperatorFile)
-            self._stamp = stamp
+        changed = self._stamps.get(path) != stamp
+        self._stamps[path] = stamp
+        return changed
 
     def _read_journal(self) -> None:
         payloads = self._reader.poll()
         if self._reader.restarts != self._restarts:
             self._restarts = self._reader.restarts
-            self.state, self.events = RunState(), []
-        for payload in payloads:
+            self.state = RunState()
+            self.log.clear()
+        worded = len(payloads) - KEPT_LINES
+        for index, payload in enumerate(payloads):
             event = decode_event(payload, str(self.paths.journal))
             self.state.apply(event)
-            self.events.append(event)
-        del self.events[:-KEPT_EVENTS]
+            if index >= worded:
+                self._word(event)
+
+    def _word(self, event: AnyEvent) -> None:
+        line = None if isinstance(event, Proposed) else event_line(event, self.name_of)
+        if line:
+            start = self.state.run.at if self.state.run else event.at
+            self.log.append(f"{clock(event.at - start):>7}  {line}")
+
+    def _read_package(self) -> None:
+        """The manifest of the package, which may have moved with the project."""
+        packaged = self.state.packaged
+        if packaged is None or packaged.path == self._package and not self._package_changed(Path(packaged.path)):
+            return
+        self._package = packaged.path
+        for folder in (Path(packaged.path), self.paths.packages / Path(packaged.path).name):
+            for manifest in folder.glob("forged_*/manifest.toml"):
+                try:
+                    entries = tomllib.loads(manifest.read_text())["entries"]
+                    self.packaged = frozenset(str(entry) for entry in entries)
+                except (OSError, ValueError, KeyError, TypeError):  # being replaced, or somebody's own: no kernel is known in it
+                    self.packaged = frozenset()
+                return
+
+    def _package_changed(self, folder: Path) -> bool:
+        return any([self._changed(manifest) for manifest in folder.glob("forged_*/manifest.toml")])
+
+    def name_of(self, key: str) -> str:
+        """`softmax 3fa2`; the key itself, before there are cards."""
+        variant = self.cards.find(key) if self.cards else None
+        return f"{short_name(variant.operator)} {key[:4]}" if variant else key
+
+    def in_flight(self) -> list[Node]:
+        """Nodes asked for or judged now, over all operators."""
+        if not self.running:
+            return []
+        return [node for operator in self.state.operators.values() if operator.pending for node in operator.tree.open_nodes()]
 
     @property
     def running(self) -> bool:
@@ -84,13 +132,18 @@ class ProjectWatch:
             return "running"
         return "killed" if self.state.status == "running" else self.state.status
 
-    def start(self, patterns: tuple[str, ...] = ()) -> None:
-        """Start the engine in its own session, so that closing this terminal changes nothing."""
-        command = [sys.executable, "-m", "forge_tui", "--run", str(self.paths.root), "--detach"]
-        for pattern in patterns:
-            command += ["--ops", pattern]
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds to the end at the speed so far; None while nothing runs or nothing was settled."""
+        run, state = self.state.run, self.state
+        if not self.running or run is None or state.last_event_at is None:
+            return None
+        chosen = [state.operators[key] for key in state.selected if key in state.operators]
+        left = sum(max(0, run.iterations - operator.tried) for operator in chosen if operator.done is None)
+        tried = sum(state.judged.values())
+        return left * state.elapsed_s / tried if tried and left else None
 
-    def stop(self) -> None:
-        """Ask the engine to save and end."""
-        write_atomic(self.paths.stop_request, "asked by the app\n")
+
+def readable(root: Path) -> bool:
+    """Whether there is a project one may read."""
+    return os.access(root / "project.toml", os.R_OK)

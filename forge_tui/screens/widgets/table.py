@@ -1,21 +1,28 @@
-"""A table drawn by the line: repaints only rows that changed, so that a slow link carries little and long lists are quick."""
+"""A table drawn by the line: rows are made when they are seen, and only rows that changed are repainted."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
+from textual import events
 from textual.binding import Binding
-from textual.geometry import Region, Size
+from textual.geometry import Region
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
+
+from forge_tui.screens.widgets.paint import cursor_style, style_of
 
 GAP = 1
 """Blank cells between columns."""
+FLEXIBLE = 24
+"""The flexible column keeps at least so many cells as long as another column can be dropped."""
+WHEEL_ROWS = 3
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """Text and the CSS variable that colours it (`forge-verified`); colour is never the only carrier."""
+    """Text and the tokens that colour it (`forge-verified`); colour is never the only carrier."""
 
     text: str
     token: str = ""
@@ -44,16 +51,24 @@ class Row:
     cells: tuple[Cell, ...]
 
 
-class Table(ScrollView, can_focus=True):
-    """Rows under a fixed header, with a cursor. Posts `Moved` and `Chosen`."""
+class Table(Widget, can_focus=True):
+    """Rows under a fixed header, with a cursor and marks. `show` takes keys; `row_of` makes the rows that are seen.
+
+    A plain widget with its own scroll offset: a scroll bar would cost a slow link more than the rows do. The header's
+    right end says where the cursor is. The cursor that leaves the window moves it by half a page, so that a held key
+    repaints the whole window seldom.
+    """
 
     BINDINGS = [
-        Binding("up,k", "move(-1)", "up", show=False), Binding("down,j", "move(1)", "down", show=False),
-        Binding("pageup,ctrl+b", "page(-1)", "page up", show=False), Binding("pagedown,ctrl+f", "page(1)", "page down", show=False),
-        Binding("home,g", "move(-1000000000)", "first", show=False), Binding("end,G", "move(1000000000)", "last", show=False),
-        Binding("enter", "choose", "open"),
+        Binding("up,k", "move(-1)", "up", show=False, id="table.up"),
+        Binding("down,j", "move(1)", "down", show=False, id="table.down"),
+        Binding("pageup,ctrl+b", "page(-1)", "page up", show=False, id="table.page_up"),
+        Binding("pagedown,ctrl+f", "page(1)", "page down", show=False, id="table.page_down"),
+        Binding("home,g", "move(-1000000000)", "first", show=False, id="table.first"),
+        Binding("end,G", "move(1000000000)", "last", show=False, id="table.last"),
+        Binding("enter", "choose", "open", id="table.open"),
     ]
-    DEFAULT_CSS = "Table { height: 1fr; } Table:focus { scrollbar-color: $primary; }"
+    DEFAULT_CSS = "Table { width: 1fr; height: 1fr; }"
 
     @dataclass
     class Moved(Message):
@@ -69,89 +84,159 @@ class Table(ScrollView, can_focus=True):
         table: Table
         key: str
 
-    def __init__(self, columns: tuple[Column, ...], *, empty: str, id: str | None = None) -> None:
+    def __init__(self, columns: tuple[Column, ...], row_of: Callable[[str], Row], *, empty: str,
+                 id: str | None = None) -> None:
         super().__init__(id=id)
         self.columns = columns
-        self.rows: list[Row] = []
+        self.row_of = row_of
         self.empty = empty
         """Shown when there are no rows: names the next key."""
+        self.keys: Sequence[str] = ()
         self.cursor = 0
+        self.top = 0
+        self.marked: set[str] = set()
+        self.sorting: tuple[int, bool] | None = None
+        """Column and whether descending: shown in the header."""
+        self.hidden: frozenset[int] = frozenset()
+        """Columns that have nothing to say now."""
+        self._painted: dict[int, Row | None] = {}
+        """By line of the window: what is on the screen."""
 
     @property
     def key(self) -> str | None:
         """The row under the cursor."""
-        return self.rows[self.cursor].key if self.rows else None
+        return self.keys[self.cursor] if self.keys else None
 
-    def set_rows(self, rows: list[Row]) -> None:
-        """Show `rows`; the cursor stays on its key. Only what differs is repainted."""
-        old, key = self.rows, self.key
-        self.rows = rows
-        self.cursor = next((index for index, row in enumerate(rows) if row.key == key), min(self.cursor, max(0, len(rows) - 1)))
-        if len(old) != len(rows):
-            self.virtual_size = Size(0, len(rows) + 1)
-            self.refresh()
-        else:
-            for index, (before, after) in enumerate(zip(old, rows, strict=True)):
-                if before != after:
-                    self._refresh_row(index)
-        if self.key is not None and self.key != key:
+    @property
+    def room(self) -> int:
+        """Rows that fit."""
+        return max(1, self.size.height - 1)
+
+    def show(self, keys: Sequence[str]) -> None:
+        """Show these rows; the cursor stays on its key. Only what differs is repainted."""
+        old, key = self.key, self.key
+        same = len(keys) == len(self.keys)
+        self.keys = keys
+        if key is None or self.cursor >= len(keys) or keys[self.cursor] != key:
+            self.cursor = keys.index(key) if key in keys else max(0, min(self.cursor, len(keys) - 1))
+        if not same:
+            self._refresh_line(0)
+        self._reveal()
+        self.repaint()
+        if self.key is not None and self.key != old:
             self.post_message(self.Moved(self, self.key))
 
+    def repaint(self) -> None:
+        """Repaint the visible rows that are not what they were."""
+        for line in range(1, self.room + 1):
+            index = self.top + line - 1
+            row = self.row_of(self.keys[index]) if index < len(self.keys) else None
+            if line not in self._painted or self._painted[line] != row:
+                self._painted[line] = row
+                self._refresh_line(line)
+
+    def select(self, key: str) -> None:
+        """Put the cursor on a row."""
+        if key in self.keys:
+            self.action_move(self.keys.index(key) - self.cursor)
+
+    def toggle_mark(self) -> None:
+        """Mark or unmark the row under the cursor, and go on to the next."""
+        if self.key is not None:
+            self.marked ^= {self.key}
+            self._refresh_row(self.cursor)
+            self.action_move(1)
+
     def action_move(self, step: int) -> None:
-        if not self.rows:
+        if not self.keys:
             return
         before = self.cursor
-        self.cursor = max(0, min(len(self.rows) - 1, before + step))
+        self.cursor = max(0, min(len(self.keys) - 1, before + step))
         if self.cursor != before:
             self._refresh_row(before)
             self._refresh_row(self.cursor)
+            self._refresh_line(0)
             self._reveal()
-            self.post_message(self.Moved(self, self.rows[self.cursor].key))
+            self.post_message(self.Moved(self, self.keys[self.cursor]))
 
     def action_page(self, direction: int) -> None:
-        self.action_move(direction * max(1, self.size.height - 2))
+        self.action_move(direction * max(1, self.room - 1))
 
     def action_choose(self) -> None:
         if self.key is not None:
             self.post_message(self.Chosen(self, self.key))
 
+    def on_resize(self) -> None:
+        self._painted.clear()
+        self._reveal()
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        self.action_move(WHEEL_ROWS)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        self.action_move(-WHEEL_ROWS)
+
+    def on_click(self, event: events.Click) -> None:
+        index = self.top + event.y - 1
+        if 0 <= index < len(self.keys) and event.y:
+            self.action_move(index - self.cursor)
+
     def _reveal(self) -> None:
-        room, top = max(1, self.size.height - 1), round(self.scroll_offset.y)
-        if self.cursor < top:
-            self.scroll_to(y=self.cursor, animate=False)
-        elif self.cursor >= top + room:
-            self.scroll_to(y=self.cursor - room + 1, animate=False)
+        """Move the window so that the cursor is in it."""
+        top = self.top
+        if self.cursor < top or self.cursor >= top + self.room:
+            near = abs(self.cursor - top) <= 2 * self.room
+            if self.cursor < top:
+                top = self.cursor - (self.room // 2 if near and self.cursor else 0)
+            else:
+                top = self.cursor - (self.room // 2 if near else self.room - 1)
+        top = max(0, min(top, len(self.keys) - self.room))
+        if top != self.top:
+            self.top = top
+            self._painted.clear()
+            self.refresh()
 
     def _refresh_row(self, index: int) -> None:
-        y = index - round(self.scroll_offset.y) + 1
-        if 0 < y < self.size.height:
-            self.refresh(Region(0, y, self.size.width, 1))
+        self._refresh_line(index - self.top + 1)
+
+    def _refresh_line(self, line: int) -> None:
+        if 0 <= line < self.size.height:
+            self.refresh(Region(0, line, self.size.width, 1))
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width
-        if y == 0:
-            style = self.visual_style.rich_style + Style(bold=True)
-            return self._strip([Cell(column.title, "forge-muted") for column in self.columns], width, style)
-        index = y - 1 + round(self.scroll_offset.y)
-        if not self.rows and y == 2:
-            return Strip([Segment(set_cell_size(f" {self.empty}", width), self.visual_style.rich_style)])
-        if index >= len(self.rows):
-            return Strip.blank(width, self.visual_style.rich_style)
         style = self.visual_style.rich_style
+        if y == 0:
+            return self._header(width, style)
+        index = y - 1 + self.top
+        if not self.keys and y == 2:
+            return Strip([Segment(set_cell_size(f"  {self.empty}", width), style)])
+        if index >= len(self.keys):
+            return Strip.blank(width, style)
+        row = self.row_of(self.keys[index])
+        self._painted[y] = row
+        edge = "▌" if index == self.cursor else " "
         if index == self.cursor:
-            style += Style(reverse=True) if self.has_focus else Style(bold=True, underline=True)
-        return self._strip(self.rows[index].cells, width, style)
+            style += cursor_style(self.app, self.has_focus)
+        return self._strip(row.cells, width, style, "●" if row.key in self.marked else edge)
 
-    def _strip(self, cells: tuple[Cell, ...] | list[Cell], width: int, style: Style) -> Strip:
-        segments = [Segment(" ", style)]
-        for column, size, cell in zip(self.columns, _widths(self.columns, width - 1), cells, strict=True):
+    def _header(self, width: int, style: Style) -> Strip:
+        cells = []
+        for index, column in enumerate(self.columns):
+            arrow = ("▼" if self.sorting[1] else "▲") if self.sorting and self.sorting[0] == index else ""
+            cells.append(Cell(column.title + arrow, "forge-muted bold"))
+        strip = self._strip(cells, width, style, " ")
+        if len(self.keys) > self.room:
+            place = f" {self.cursor + 1}/{len(self.keys)}"
+            strip = Strip([*strip.crop(0, width - len(place)), Segment(place, style + style_of(self.app, "forge-muted"))])
+        return strip
+
+    def _strip(self, cells: Sequence[Cell], width: int, style: Style, edge: str) -> Strip:
+        segments = [Segment(edge, style + style_of(self.app, "primary"))]
+        for column, size, cell in zip(self.columns, widths(self.columns, width - 1, self.hidden), cells, strict=True):
             if size:
-                segments.append(Segment(fit(cell.text, size, column.align) + " " * GAP, style + self._colour(cell.token)))
-        return Strip(segments).adjust_cell_length(width, style)
-
-    def _colour(self, token: str) -> Style:
-        value = self.app.theme_variables.get(token) if token else None
-        return Style(color=value) if value and value.startswith("#") else Style()
+                segments.append(Segment(fit(cell.text, size, column.align) + " " * GAP, style + style_of(self.app, cell.token)))
+        return Strip(segments).adjust_cell_length(width, style).simplify()
 
 
 def fit(text: str, width: int, align: str) -> str:
@@ -162,13 +247,13 @@ def fit(text: str, width: int, align: str) -> str:
     return pad + text if align == "right" else text + pad
 
 
-def _widths(columns: tuple[Column, ...], width: int) -> list[int]:
-    """Cells of each column; 0 hides it. The flexible column keeps at least 24 cells as long as another can be dropped."""
-    shown = set(range(len(columns)))
+def widths(columns: tuple[Column, ...], width: int, hidden: frozenset[int] = frozenset()) -> list[int]:
+    """Cells of each column; 0 hides it."""
+    shown = set(range(len(columns))) - hidden
     while True:
         fixed = sum(columns[index].width + GAP for index in shown)
         droppable = [index for index in shown if columns[index].drop]
-        if width - fixed >= 24 or not droppable:
+        if width - fixed >= FLEXIBLE or not droppable:
             break
         shown.remove(max(droppable, key=lambda index: columns[index].drop))
     left = max(1, width - fixed)

@@ -1,0 +1,98 @@
+"""The operator bench's side pane: the card, value statistics, the best kernel, what happens now."""
+
+from __future__ import annotations
+
+import math
+
+from forge_tui.engine.show import signature
+from forge_tui.screens.operatorrows import Entry, in_model_reason
+from forge_tui.screens.watch import ProjectWatch
+from forge_tui.screens.widgets.lines import wrapped
+from forge_tui.screens.widgets.paint import Line
+from forge_tui.screens.words import TOKENS, bar, microseconds, money, short, speedup, state
+
+SHOWN_MODULES = 3
+
+
+def card_lines(watch: ProjectWatch, entry: Entry, width: int) -> list[Line]:
+    """The most wanted first: result, why, then the call itself."""
+    variant, operator = entry.variant, entry.operator
+    lines: list[Line] = [((short(variant.operator), "bold"), (f"  {variant.key}", "forge-muted"))]
+    if not variant.offered:
+        lines += [(("– not offered", "forge-muted"),), *wrapped(variant.reason, width)]
+    else:
+        lines.append(((state(entry.status), TOKENS.get(entry.status, "")),))
+        if operator and operator.done and operator.done.reason:
+            lines += wrapped(operator.done.reason, width)
+    lines += [(), *_times(watch, entry, width)]
+    if operator and operator.best and operator.best.verdict:
+        best = operator.best
+        lines += [(), (("best  ", "forge-muted"), (f"#{best.number} {best.replied.idea if best.replied else best.strategy}", "bold")),
+                  *wrapped(best.verdict.sentence, width)]
+        if best.verdict.settings:
+            lines += wrapped(", ".join(f"{name} {value}" for name, value in best.verdict.settings.items()), width, "forge-muted")
+    if operator and operator.tried:
+        cost = None if operator.unpriced else operator.cost_usd
+        lines += [(), _figure("tried", f"{operator.tried}, {operator.verified} verified"),
+                  _figure("cost", money(cost, operator.tokens))]
+    lines += [_figure("in model", ""), *wrapped(in_model_reason(watch, entry), width, indent="  ")]
+    return lines + [(), *_call(entry, width)]
+
+
+def _times(watch: ProjectWatch, entry: Entry, width: int) -> list[Line]:
+    """Bars to one scale: baseline, best, floor. A CPU's time is told apart: it is never compared with a GPU's."""
+    variant = entry.variant
+    on_cpu = watch.cards is not None and watch.cards.time_kind == "cpu"
+    rows = [("eager", None if on_cpu else entry.baseline_us, ""), ("best", entry.best_us, "forge-verified"), ("floor", variant.floor_us, "forge-muted")]
+    longest = max(us or 0.0 for _, us, _ in rows)
+    size = max(4, width - 18)
+    lines: list[Line] = []
+    for name, us, token in rows:
+        if us is not None:
+            lines.append(((f"{name:<6}", "forge-muted"), (bar(us / longest if longest else 0.0, size), token), (f" {microseconds(us):>9}", "")))
+    gain, interval = entry.gain
+    if gain is not None:
+        lines.append((("gain  ", "forge-muted"), (speedup(gain, interval), "forge-verified bold")))
+    if on_cpu:
+        return lines + wrapped(f"eager took {microseconds(entry.baseline_us)} on this machine's CPU, which is not comparable", width,
+                               "forge-muted")
+    lines.append(_figure("saves", f"{microseconds(variant.recoverable_us)} a forward at the floor"))
+    return lines
+
+
+def _call(entry: Entry, width: int) -> list[Line]:
+    variant = entry.variant
+    lines = [_figure("calls", f"{variant.calls} a forward"), *wrapped(signature(variant.call), width)]
+    for name, spec in variant.call.tensors():
+        values = variant.statistics.get(name)
+        lines.append(((f"{name}", "primary"), (f"  {spec.dtype} {list(spec.shape)}", "")))
+        if not spec.contiguous:
+            lines += wrapped(f"strides {list(spec.stride)}", width, "forge-muted", indent="  ")
+        if values and math.isfinite(values.minimum):
+            parts = [f"{values.minimum:.3g} to {values.maximum:.3g}", f"mean {values.mean:.3g}", f"std {values.std:.3g}"]
+            parts += [f"{values.zeros:.0%} zeros"] if values.zeros else []
+            parts += [f"{values.nonfinite:.0%} not finite"] if values.nonfinite else []
+            lines += wrapped(", ".join(parts), width, "forge-muted", indent="  ")
+    if variant.modules:
+        names = ", ".join(name or "the model" for name in variant.modules[:SHOWN_MODULES])
+        more = f" and {len(variant.modules) - SHOWN_MODULES} more" if len(variant.modules) > SHOWN_MODULES else ""
+        lines += [(("called by", "forge-muted"),), *wrapped(names + more, width, indent="  ")]
+    return lines
+
+
+def group_lines(watch: ProjectWatch, entries: list[Entry], width: int) -> list[Line]:
+    """An operator's row: its variants in a line each."""
+    first = entries[0].variant
+    lines: list[Line] = [((short(first.operator), "bold"), (f"  {len(entries)} variants", "forge-muted")), (),
+                         *wrapped("space shows the variants as rows", width, "forge-muted"), ()]
+    for entry in entries:
+        word = state(entry.status) if entry.variant.offered else "– not offered"
+        lines.append(((f"{entry.variant.key[:4]} ", "forge-muted"), (f"{word:<13}", TOKENS.get(entry.status, "")),
+                      (f" {microseconds(entry.best_us):>9}", "")))
+        reason = entry.operator.done.reason if entry.operator and entry.operator.done else entry.variant.reason
+        lines += wrapped(reason, width, "forge-muted", indent="  ") if reason else []
+    return lines
+
+
+def _figure(name: str, text: str) -> Line:
+    return ((f"{name:<9}", "forge-muted"), (text, ""))

@@ -1,0 +1,220 @@
+"""Operators and their variants as rows: folded by operator, sorted by any column, filtered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from forge_tui.engine.cards import OperatorFile, Variant
+from forge_tui.engine.state import OperatorState
+from forge_tui.screens.watch import ProjectWatch
+from forge_tui.screens.widgets.table import Cell, Column, Row
+from forge_tui.screens.words import TOKENS, bar, microseconds, short, speedup, state
+
+COLUMNS = (
+    Column("operator", 0), Column("calls", 5, "right", drop=5), Column("share", 10, drop=3), Column("eager", 12, "right", drop=4),
+    Column("floor", 9, "right", drop=7), Column("saves", 9, "right", drop=8), Column("best", 9, "right"),
+    Column("speed-up", 19, "right", drop=6), Column("ceiling", 7, "right", drop=9), Column("tried", 5, "right", drop=1),
+    Column("cost", 7, "right", drop=11), Column("in model", 9, drop=10), Column("status", 13),
+)
+SAVES, SPEEDUP, COST = 5, 7, 10
+"""Columns."""
+GROUP = "op:"
+"""Begins the key of an operator's row; the operator follows."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A variant with what is known of its search."""
+
+    variant: Variant
+    operator: OperatorState | None
+
+    @property
+    def best_us(self) -> float | None:
+        best = self.operator.best if self.operator else None
+        return best.us if best else None
+
+    @property
+    def gain(self) -> tuple[float | None, tuple[float, float] | None]:
+        """Speed-up and interval of the best kernel, where anything was timed against eager."""
+        best = self.operator.best if self.operator else None
+        timing = best.verdict.timing if best and best.verdict else None
+        return (timing.speedup, timing.speedup_interval) if timing else (None, None)
+
+    @property
+    def baseline_us(self) -> float:
+        best = self.operator.best if self.operator else None
+        timing = best.verdict.timing if best and best.verdict else None
+        return timing.baseline_us if timing and timing.baseline_us else self.variant.time_us
+
+    @property
+    def status(self) -> str:
+        if not self.variant.offered:
+            return "not offered"
+        return self.operator.status if self.operator else "pending"
+
+
+SORT_KEYS: tuple[Callable[[Entry, OperatorFile], float | str], ...] = (
+    lambda entry, cards: short(entry.variant.operator), lambda entry, cards: -entry.variant.calls,
+    lambda entry, cards: -cards.share(entry.variant), lambda entry, cards: -entry.variant.time_us,
+    lambda entry, cards: -entry.variant.floor_us, lambda entry, cards: -entry.variant.recoverable_us,
+    lambda entry, cards: -(entry.best_us or 0.0), lambda entry, cards: -(entry.gain[0] or 0.0),
+    lambda entry, cards: -(entry.variant.floor_us / entry.best_us if entry.best_us else 0.0),
+    lambda entry, cards: -(entry.operator.tried if entry.operator else 0),
+    lambda entry, cards: -(entry.operator.cost_usd if entry.operator else 0.0), lambda entry, cards: 0.0,
+    lambda entry, cards: entry.status,
+)
+"""By column; numbers from the largest down."""
+
+
+class OperatorRows:
+    """The rows of one project."""
+
+    def __init__(self, watch: ProjectWatch) -> None:
+        self.watch = watch
+        self.open: set[str] = set()
+        """Operators whose variants are shown."""
+        self.sort: tuple[int, bool] | None = None
+        """Column and whether upside down; None: as the cards have it, most recoverable first."""
+        self._entries: dict[str, Entry] = {}
+        self._groups: dict[str, list[Entry]] = {}
+        self._guides: dict[str, str] = {}
+
+    def keys(self, wanted: str = "") -> list[str]:
+        cards = self.watch.cards
+        if cards is None:
+            return []
+        self._entries = {variant.key: Entry(variant, self.watch.state.operators.get(variant.key)) for variant in cards.variants}
+        entries = [entry for entry in self._entries.values() if self._fits(entry, wanted.lower())]
+        if self.sort is not None:
+            column, backwards = self.sort
+            entries.sort(key=lambda entry: SORT_KEYS[column](entry, cards), reverse=backwards)
+        self._groups, self._guides = {}, {}
+        for entry in entries:
+            self._groups.setdefault(entry.variant.operator, []).append(entry)
+        return self._flat(bool(wanted))
+
+    @property
+    def modelled(self) -> bool:
+        """Whether times of the original are of this machine's CPU, and those of kernels modelled: never compared."""
+        return self.watch.cards is not None and self.watch.cards.time_kind == "cpu"
+
+    def silent(self) -> frozenset[int]:
+        """Columns that have nothing to say: no speed-up where nothing is timed against eager, no cost where all was free."""
+        state = self.watch.state
+        found = set()
+        if all(entry.gain[0] is None for entry in self._entries.values()):
+            found.add(SPEEDUP)
+        if not state.cost_known and not state.unpriced:
+            found.add(COST)
+        if self.modelled:
+            found |= {SAVES}
+        return frozenset(found)
+
+    def _flat(self, everything: bool) -> list[str]:
+        keys: list[str] = []
+        for operator, entries in self._groups.items():
+            if len(entries) == 1:
+                keys.append(entries[0].variant.key)
+                continue
+            keys.append(GROUP + operator)
+            if everything or operator in self.open:
+                for index, entry in enumerate(entries):
+                    self._guides[entry.variant.key] = "└ " if index == len(entries) - 1 else "├ "
+                    keys.append(entry.variant.key)
+        return keys
+
+    def _fits(self, entry: Entry, wanted: str) -> bool:
+        text = f"{entry.variant.operator} {entry.variant.key} {entry.status} {entry.variant.reason} {shape_of(entry.variant)}".lower()
+        return all(word in text for word in wanted.split())
+
+    def entry(self, key: str) -> Entry | None:
+        return self._entries.get(key)
+
+    def variants_of(self, key: str) -> list[Entry]:
+        """Of an operator's row all its variants, else the one."""
+        if key.startswith(GROUP):
+            return self._groups.get(key.removeprefix(GROUP), [])
+        return [self._entries[key]] if key in self._entries else []
+
+    def row(self, key: str) -> Row:
+        entries = self.variants_of(key)
+        if key.startswith(GROUP):
+            return self._group_row(key, entries)
+        return self._variant_row(entries[0], self._guides.get(key, ""))
+
+    def _variant_row(self, entry: Entry, guide: str) -> Row:
+        variant, operator = entry.variant, entry.operator
+        share = self.watch.cards.share(variant) if self.watch.cards else 0.0
+        best = entry.best_us
+        name = shape_of(variant) if guide else f"{short(variant.operator)} {shape_of(variant)}"
+        return Row(variant.key, (
+            Cell(f"{guide}{name}"), Cell(str(variant.calls)), Cell(f"{bar(share, 5)} {share:4.0%}"),
+            Cell(microseconds(entry.baseline_us) + (" CPU" if self.modelled else "")), Cell(microseconds(variant.floor_us)), Cell(microseconds(variant.recoverable_us)),
+            Cell(microseconds(best)), Cell(speedup(*entry.gain)), Cell(f"{variant.floor_us / best:.0%}" if best else "–"),
+            Cell(str(operator.tried) if operator else "–"), Cell(_cost(operator)), self._in_model(entry), self._status(entry)))
+
+    def _group_row(self, key: str, entries: list[Entry]) -> Row:
+        cards, operator = self.watch.cards, key.removeprefix(GROUP)
+        share = sum(cards.share(entry.variant) for entry in entries) if cards else 0.0
+        offered = [entry for entry in entries if entry.variant.offered]
+        good = sum(entry.status in ("won", "verified") for entry in offered)
+        word = f"{good} of {len(offered)}" if offered else "– not offered"
+        sign = "▾" if operator in self.open else "▸"
+        used = sum(entry.variant.key in self.watch.packaged for entry in entries)
+        return Row(key, (
+            Cell(f"{sign} {short(operator)}  {len(entries)} variants", "bold"), Cell(str(sum(entry.variant.calls for entry in entries))),
+            Cell(f"{bar(share, 5)} {share:4.0%}"), Cell(""), Cell(""),
+            Cell(microseconds(math.fsum(entry.variant.recoverable_us for entry in entries))), Cell(""), Cell(""), Cell(""),
+            Cell(str(sum(entry.operator.tried for entry in entries if entry.operator)) if offered else "–"), Cell(""),
+            Cell(f"{used} used" if used else ""),
+            Cell(f"{'✓ ' if good and good == len(offered) else ''}{word}", "forge-verified" if good else "forge-muted")))
+
+    def _status(self, entry: Entry) -> Cell:
+        pending = entry.operator.pending if entry.operator and self.watch.running else 0
+        if pending:
+            return Cell(f"▶ {pending} in flight", "forge-running")
+        if not entry.variant.offered:
+            return Cell("– not offered", "forge-muted")
+        return Cell(state(entry.status), TOKENS.get(entry.status, ""))
+
+    def _in_model(self, entry: Entry) -> Cell:
+        word, token = in_model(self.watch, entry)
+        return Cell(word, token)
+
+
+def in_model(watch: ProjectWatch, entry: Entry) -> tuple[str, str]:
+    """What the model uses for this variant, in a word, and its token."""
+    if entry.variant.key in watch.packaged:
+        if watch.state.package_stale:
+            return "✓ older", "forge-running"
+        return ("✓ used", "forge-verified") if watch.state.in_model else ("packed", "")
+    return ("original", "forge-muted")
+
+
+def in_model_reason(watch: ProjectWatch, entry: Entry) -> str:
+    """Why the model uses what it uses."""
+    if entry.variant.key in watch.packaged:
+        if watch.state.package_stale:
+            return "the package holds an older result; the next run writes it anew"
+        return "its kernel is in the package" + (", which ran in the model" if watch.state.in_model else "; not run in the model yet")
+    if not entry.variant.offered:
+        return f"the original operator: {entry.variant.reason}"
+    if entry.status in ("won", "verified"):
+        return "the original operator, until a package is written"
+    return "the original operator: no kernel won"
+
+
+def shape_of(variant: Variant) -> str:
+    """The first tensor's shape and, if it is not float32, its type."""
+    for _, spec in variant.call.tensors():
+        return f"{list(spec.shape)}" + ("" if spec.dtype == "float32" else f" {spec.dtype}")
+    return variant.key[:4]
+
+
+def _cost(operator: OperatorState | None) -> str:
+    if operator is None or not operator.tried:
+        return "–"
+    return "unknown" if operator.unpriced else f"${operator.cost_usd:.2f}"

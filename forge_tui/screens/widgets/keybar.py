@@ -1,0 +1,56 @@
+"""The last line of every screen: its keys, the most wanted first, and where the rest is."""
+
+from __future__ import annotations
+
+from rich.segment import Segment
+from textual.binding import Binding
+from textual.screen import Screen
+from textual.strip import Strip
+from textual.widget import Widget
+
+from forge_tui.screens.widgets.paint import style_of
+
+NAMES = {"question_mark": "?", "slash": "/", "colon": ":", "less_than_sign": "<", "greater_than_sign": ">", "escape": "esc",
+         "left_square_bracket": "[", "right_square_bracket": "]", "plus": "+", "minus": "-", "comma": ",", "full_stop": "."}
+MORE = " ? all keys"
+
+
+class KeyBar(Widget):
+    """One line, repainted only when the keys change."""
+
+    DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; background: $panel; }"
+
+    def on_mount(self) -> None:
+        self._shown: list[tuple[str, str]] = []
+        self.screen.bindings_updated_signal.subscribe(self, self._changed)
+
+    def _changed(self, screen: Screen[object]) -> None:
+        shown = self._keys()
+        if shown != self._shown:
+            self._shown = shown
+            self.refresh()
+
+    def _keys(self) -> list[tuple[str, str]]:
+        found: dict[str, str] = {}
+        for active in self.screen.active_bindings.values():
+            binding = active.binding
+            if binding.show and binding.description and binding.description not in found:
+                found[binding.description] = key_name(binding)
+        return [(key, description) for description, key in found.items()]
+
+    def render_line(self, y: int) -> Strip:
+        width, style = self.size.width, self.visual_style.rich_style
+        strong, segments, used = style_of(self.app, "primary bold"), [], 0
+        for key, description in self._shown or self._keys():
+            size = len(key) + len(description) + 3
+            if used + size > width - len(MORE):
+                break
+            segments += [Segment(f" {key}", style + strong), Segment(f" {description} ", style)]
+            used += size
+        segments += [Segment(" " * (width - used - len(MORE)), style), Segment(MORE, style)]
+        return Strip(segments).adjust_cell_length(width, style)
+
+
+def key_name(binding: Binding) -> str:
+    """A key as it is printed on keyboards: `?`, `ctrl+p`, `F`."""
+    return NAMES.get(binding.key, binding.key)
