@@ -186,6 +186,8 @@ def _points(file: KernelFile, settings: list[Setting], builds: list[Future[None]
             built.result()
             measurer.point(file, setting, proxy)
         except (CandidateFault, KernelFileError, Failed) as problem:
+            if "not_interpretable" in (getattr(problem, "kind", ""), getattr(problem, "fault", "")):
+                continue  # this target's limit says nothing of the kernel
             setting.reason = str(problem).splitlines()[0]
         yield _record(setting, measurer)
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from forge_tui.cuda.faults import CandidateFault
 from forge_tui.cuda.target import LaunchCounts, Target
 from forge_tui.engine.cards import Variant
+from forge_tui.engine.judge.behaviour import behaviour_of
 from forge_tui.engine.judge.draws import Drawer
 from forge_tui.engine.judge.options import JudgeOptions
 from forge_tui.engine.judge.proxy import Proxy, extrapolate, proxies, representative, whole
@@ -297,9 +298,11 @@ class _Judgement:
         draws = sum(check.name.startswith("draw") and not check.detail.startswith("not made") for check in self.checks)
         many = f"{len(self.samples)} captured sample{'s' if len(self.samples) != 1 else ''} and {draws} fresh draws"
         on = f", on the reduced call {self.proxy.text}" if self.proxy.cuts else ""
+        behaviour = behaviour_of(best.full.launches, best.image.kernels, self.target.facts, us=timing.us if timing else None,
+                                 bytes_moved=self.variant.bytes_moved, counts=counts)
         return Verdict("verified", f"right on {many}{on}", tuple(self.checks), seed=self.seed, settings=dict(best.values),
                        points=tuple(self.points), timing=timing, image=best.built.key, counts=counts, proxy=self.proxy.text,
-                       build_log=best.built.log)
+                       build_log=best.built.log, behaviour=behaviour)
 
 
 def _with_time(verdict: Verdict, seconds: float) -> Verdict:

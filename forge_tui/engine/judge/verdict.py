@@ -9,6 +9,7 @@ from msgspec import Struct
 from forge_tui.cuda.faults import FaultKind
 from forge_tui.cuda.program import KernelInfo
 from forge_tui.cuda.target import LaunchCounts
+from forge_tui.engine.judge.behaviour import Behaviour
 
 Outcome = Literal[
     "verified",    # every check passed
@@ -99,6 +100,8 @@ class Verdict(Struct, frozen=True):
     build_log: str = ""
     """The compiler's own words."""
     judged_s: float = 0.0
+    behaviour: Behaviour | None = None
+    """Of the winning setting; None unless verified."""
 
     @property
     def verified(self) -> bool:

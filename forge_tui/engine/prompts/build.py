@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from forge_tui.cuda.device import DeviceFacts
 from forge_tui.engine.cards import Statistics, Variant
+from forge_tui.engine.judge.behaviour import Behaviour
 from forge_tui.engine.judge.verdict import Verdict
 from forge_tui.engine.providers.base import Ask, ParentKernel, Tried
 from forge_tui.engine.search.strategies import find_strategy
@@ -137,6 +138,8 @@ def _verdict(verdict: Verdict) -> str:
     for kernel in (timed[0].kernels if timed else ()):
         if kernel.registers is not None:
             lines.append(f"`{kernel.name}`: {kernel.registers} registers, {kernel.spill_bytes or 0} bytes spilled.")
+    if verdict.behaviour:
+        lines.append(_behaviour(verdict.behaviour))
     for count in verdict.counts:
         lines.append(f"`{count.kernel}`: {count.blocks} blocks of {count.threads}, {count.warp_instructions} warp "
                      f"instructions, {count.global_sectors} sectors for {count.global_bytes} bytes asked, "
@@ -150,6 +153,15 @@ def _verdict(verdict: Verdict) -> str:
     if verdict.build_log and not verdict.verified:
         lines.append(f"The compiler says:\n{verdict.build_log[:MAX_LOG_CHARS].rstrip()}")
     return "\n".join(lines)
+
+
+def _behaviour(found: Behaviour) -> str:
+    """Occupancy and how full each resource is, as far as it is known."""
+    full = ", ".join(f"{share:.0%} of {name}" for name, share in (
+        ("the memory bandwidth (for the bytes that must move)", found.dram), ("the instruction issue", found.sm),
+        ("the L2 bandwidth", found.l2)) if share is not None)
+    return (f"Blocks of {found.threads} threads and {found.shared_bytes} bytes of shared memory, occupancy {found.occupancy:.0%}"
+            + (f"; it uses {full}." if full else "."))
 
 
 def _settings(settings: dict[str, int]) -> str:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from forge_tui.engine.search.band import Band
 from forge_tui.engine.search.policy import Move, Policy
-from forge_tui.engine.search.simple import Greedy, RoundRobin
+from forge_tui.engine.search.simple import Beam, Evolve, Greedy, Linear, RoundRobin
 from forge_tui.engine.search.tree import Node, Tree
 from forge_tui.engine.search.uct import Uct
 from forge_tui.errors import ProjectError
 
 __all__ = ["POLICIES", "Move", "Node", "Policy", "Tree", "open_policy"]
 
-POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Uct, Greedy, RoundRobin)}
-
-PLANNED = ("band", "beam", "linear", "evolve")
-"""Names of the command line that this version does not have yet."""
+POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Uct, Band, Greedy, Beam, Linear, RoundRobin, Evolve)}
 
 
 def open_policy(name: str, seed: int) -> Policy:
@@ -21,5 +19,4 @@ def open_policy(name: str, seed: int) -> Policy:
     if name in POLICIES:
         return POLICIES[name](seed)
     known = ", ".join(sorted(POLICIES))
-    message = f"policy `{name}` is not in this version" if name in PLANNED else f"there is no policy `{name}`"
-    raise ProjectError(message, where="--policy", cure=f"use one of: {known}")
+    raise ProjectError(f"there is no policy `{name}`", where="--policy", cure=f"use one of: {known}")
