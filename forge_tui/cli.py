@@ -194,6 +194,8 @@ def _eval_parser() -> argparse.ArgumentParser:
     parser.add_argument("file", metavar="FILE.cu")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
     parser.add_argument("--seed", type=int, metavar="N", help="of the fresh inputs, to repeat a verdict")
+    parser.add_argument("--profile", action="store_true", help="say how it uses the device: by ncu where that is allowed")
+    parser.add_argument("--sanitize", action="store_true", help="run it under compute-sanitizer's four tools too (minutes)")
     return parser
 
 

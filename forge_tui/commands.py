@@ -237,7 +237,7 @@ def eval_(options: Namespace) -> int:
 
     variant = find_variant(cards, options.operator)
     config = _load(paths)
-    limits = JudgeOptions(tune_points=config.search.tune_points)
+    limits = JudgeOptions(tune_points=config.search.tune_points, profile=options.profile, sanitize=options.sanitize)
     with JudgeClient(paths, config.device.target, options=limits, on_note=_tell) as judge:
         verdict = judge.judge(variant.key, text, options.file, options.seed)
     if options.json:

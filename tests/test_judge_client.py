@@ -140,10 +140,10 @@ def test_images_are_kept_in_the_projects_build_folder(client: JudgeClient, proje
     assert images() == before, "a hit writes nothing"
 
 
-def test_a_wrapper_in_front_of_the_command(project: tuple[ProjectPaths, Variant]) -> None:
+def test_a_wrapper_in_front_of_the_command(project: tuple[ProjectPaths, Variant], monkeypatch: pytest.MonkeyPatch) -> None:
     """What `ssh host`, `srun` and `docker exec` do: run the command, after saying something on the same stream."""
-    prefix = ["sh", "-c", 'echo "Welcome to node7"; FORGE_TEST_WRAPPED=1 exec "$@"', "sh"]
-    with JudgeClient(project[0], "host", prefix=prefix) as client:
+    monkeypatch.setenv("FORGE_WORKER_PREFIX", """sh -c 'echo "Welcome to node7"; FORGE_TEST_WRAPPED=1 exec "$@"' sh""")
+    with JudgeClient(project[0], "host") as client:
         assert client.judge(project[1].key, HONEST, "honest.cu").verified
         assert b"FORGE_TEST_WRAPPED=1" in Path(f"/proc/{worker_pid(client)}/environ").read_bytes()
 

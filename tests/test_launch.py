@@ -10,7 +10,7 @@ import torch
 
 from forge_tui.cuda.device import H200, largest_cluster
 from forge_tui.cuda.driver import _KINDS, DriverError, driver
-from forge_tui.cuda.launch import PackedArguments, _config, addresses_of, workspace_bytes
+from forge_tui.cuda.launch import PackedArguments, addresses_of, launch_config, workspace_bytes
 from forge_tui.cuda.program import Argument, Launch, Program, Workspace
 from forge_tui.cuda.target import open_target
 from forge_tui.errors import MissingEnvironment
@@ -31,7 +31,7 @@ def test_arguments_lie_where_the_pointers_say():
 def test_a_launch_record_is_the_drivers_struct():
     """CUlaunchConfig of cuda.h: seven 32-bit sizes, stream, attributes, their number; an attribute is 72 bytes, id first, value at 8."""
     module = driver()
-    config = _config(Launch("k", (70000, 2, 3), (64, 4, 2), (), shared=99_000, cluster=(4, 2, 1), cooperative=True, pdl=True))
+    config = launch_config(Launch("k", (70000, 2, 3), (64, 4, 2), (), shared=99_000, cluster=(4, 2, 1), cooperative=True, pdl=True))
     raw = ctypes.string_at(config.getPtr(), 56)
     assert struct.unpack_from("<7I", raw) == (70000, 2, 3, 64, 4, 2, 99_000)
     config.hStream = module.CUstream(0x1234)
@@ -44,7 +44,7 @@ def test_a_launch_record_is_the_drivers_struct():
         int(kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)]
     assert struct.unpack_from("<3I", found[0], 8) == (4, 2, 1)
     assert struct.unpack_from("<I", found[1], 8) == (1,) and struct.unpack_from("<I", found[2], 8) == (1,)
-    plain = _config(Launch("k", (1, 1, 1), (1, 1, 1), ()))
+    plain = launch_config(Launch("k", (1, 1, 1), (1, 1, 1), ()))
     assert struct.unpack_from("<QQI", ctypes.string_at(plain.getPtr(), 56), 32)[2] == 0
 
 

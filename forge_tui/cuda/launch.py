@@ -170,7 +170,7 @@ class PreparedProgram:
         check_parameters(launch, self.image.facts)
         self.image.permit(launch)
         arguments = PackedArguments(launch.arguments, addresses)
-        return _config(launch), function, arguments.address, launch, arguments
+        return launch_config(launch), function, arguments.address, launch, arguments
 
 
 def check_parameters(launch: Launch, facts: CubinFacts) -> None:
@@ -188,7 +188,7 @@ def check_parameters(launch: Launch, facts: CubinFacts) -> None:
                                  f"{argument.kind} of {given}", kernel=launch.kernel)
 
 
-def _config(launch: Launch) -> Any:
+def launch_config(launch: Launch) -> Any:
     """The driver's record of one launch; only the stream is filled in later."""
     module = driver()
     config = module.CUlaunchConfig()

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from forge_tui.cuda.profile import Profile
 from forge_tui.engine.cards import OperatorFile, Variant
 from forge_tui.engine.judge.verdict import Verdict
 from forge_tui.engine.search.tree import Node, Tree
@@ -155,6 +156,8 @@ def render_verdict(verdict: Verdict) -> list[str]:
         timing = verdict.timing
         speedup = f", {timing.speedup:.2f}x {timing.baseline}" if timing.speedup is not None else ""
         lines.append(f"  time: {timing.us:.2f} us a call ({timing.kind}){speedup}")
+    if verdict.profile:
+        lines += render_profile(verdict.profile)
     if verdict.proxy:
         lines.append(f"  run on a smaller call: {verdict.proxy}")
     for check in verdict.checks:
@@ -168,6 +171,23 @@ def render_verdict(verdict: Verdict) -> list[str]:
                      f"allowed difference {worst.allowed:.3g}")
     if verdict.build_log and not verdict.verified:
         lines += ["  compiler:", *(f"    {line}" for line in verdict.build_log.splitlines())]
+    return lines
+
+
+def render_profile(profile: Profile) -> list[str]:
+    """A line for each launch, and why the profiler did not look where it did not."""
+    lines = []
+    if profile.ceiling_share is not None:
+        lines.append(f"  moves its bytes at {profile.ceiling_share:.0%} of the device's copy bandwidth")
+    for kernel in profile.kernels:
+        figures = [f"{words} {value:.0f}%" for words, value in (
+            ("SM", kernel.sm_percent), ("DRAM", kernel.dram_percent), ("L2", kernel.l2_percent),
+            ("occupancy", kernel.occupancy_percent)) if value is not None]
+        figures += [f"{kernel.registers} registers"] if kernel.registers is not None else []
+        stalls = ", ".join(f"{reason} {value:.1f}" for reason, value in kernel.stalls)
+        lines.append(f"  {kernel.kernel}: {', '.join(figures)}" + (f"; warps wait for {stalls}" if stalls else ""))
+    if profile.source == "image":
+        lines.append(f"  occupancy is theoretical, nothing was profiled: {profile.note}")
     return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import re
+import shlex
 import sys
 import threading
 from collections import Counter
@@ -25,6 +26,10 @@ SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|NETRC", re.I
 HOST_DEADLINE_S = 600.0
 """Of one judgement where every thread is interpreted: minutes are possible, ten are not."""
 CUDA_DEADLINE_S = 120.0
+TOOLS_DEADLINE_S = 900.0
+"""Of one judgement with NVIDIA's profiler or sanitizer: every tool has a deadline of its own."""
+PREFIX_VARIABLE = "FORGE_WORKER_PREFIX"
+"""Words that go before every worker's command: `ssh node7`, `srun --jobid 42`, `docker exec -i box`."""
 HELLO_DEADLINE_S = 180.0
 """Importing torch from a cold network disk takes up to a minute; the probe a few seconds."""
 MEMORY_SHARE = 0.8
@@ -38,19 +43,20 @@ class JudgeClient:
     workers.
 
     device: `auto`, `host`, `cuda`, `cuda:N`. workers: on `host`, where judging costs CPU; a GPU has one owner.
-    prefix: goes before the command (`("ssh", "node7")`), for a project folder that both machines see. on_note: told
-    of replaced workers. Raises MissingEnvironment on entering where the device cannot be opened, and ForgeError where
-    the judge fails its own probe.
+    prefix: goes before the command (`("ssh", "node7")`), for a project folder and a Python that both machines have at the
+    same path; None: what the environment's FORGE_WORKER_PREFIX says.
+    on_note: told of replaced workers. Raises MissingEnvironment on entering where the device cannot be opened, and
+    ForgeError where the judge fails its own probe.
     """
 
     def __init__(self, paths: ProjectPaths, device: str = "auto", *, workers: int = 1, options: JudgeOptions = JudgeOptions(),
-                 deadline_s: float | None = None, prefix: Sequence[str] = (),
+                 deadline_s: float | None = None, prefix: Sequence[str] | None = None,
                  on_note: Callable[[str], None] = lambda text: None, command: Sequence[str] | None = None) -> None:
         self.paths = paths
         self.device = device
         self.options = options
         self.deadline_s = deadline_s
-        self.prefix = tuple(prefix)
+        self.prefix = tuple(worker_prefix(os.environ) if prefix is None else prefix)
         self.on_note = on_note
         self.welcome: Welcome | None = None
         self._command = command
@@ -138,6 +144,8 @@ class JudgeClient:
     def _deadline(self) -> float:
         if self.deadline_s is not None:
             return self.deadline_s
+        if self.options.sanitize or self.options.profile:
+            return TOOLS_DEADLINE_S
         return HOST_DEADLINE_S if self.welcome is None or self.welcome.target == "host" else CUDA_DEADLINE_S
 
     # -- workers
@@ -201,6 +209,14 @@ class JudgeClient:
         except (OSError, ValueError):
             return []
         return ["--memory", str(max(2 << 30, int(free * MEMORY_SHARE / self._wanted)))]
+
+
+def worker_prefix(environment: Mapping[str, str]) -> list[str]:
+    """FORGE_WORKER_PREFIX as a shell would split it. Raises ForgeError."""
+    try:
+        return shlex.split(environment.get(PREFIX_VARIABLE, ""))
+    except ValueError as error:
+        raise errors.ProjectError(f"cannot be split into words: {error}", where=PREFIX_VARIABLE, cure="quote it as for a shell") from error
 
 
 def clean_environment(environment: Mapping[str, str], remote: bool = False) -> dict[str, str]:

@@ -19,6 +19,7 @@ from forge_tui.cuda.target import LaunchCounts, Target
 from forge_tui.engine.cards import Variant
 from forge_tui.engine.judge.behaviour import behaviour_of
 from forge_tui.engine.judge.draws import Drawer
+from forge_tui.engine.judge.insight import profiled, sanitized
 from forge_tui.engine.judge.options import JudgeOptions
 from forge_tui.engine.judge.proxy import Proxy, extrapolate, proxies, representative, whole
 from forge_tui.engine.judge.reference import NoReference, eager, in_place
@@ -128,7 +129,20 @@ class _Judgement:
         self.checks.append(Check("quick check", True))
         ranked = self._tune(first)
         best, counts, timing = self._finals(ranked)
-        return self._verified(best, counts, timing)
+        return self._with_tools(best, self._verified(best, counts, timing))
+
+    def _with_tools(self, best: Setting, verdict: Verdict) -> Verdict:
+        """What NVIDIA's tools add, where that was asked for. Raises Failed."""
+        self.current = best
+        if self.options.sanitize:
+            self.progress("sanitizing", 0, 1)
+            self.checks += sanitized(best, self.trial, self.cut_samples[0], self.target)
+            verdict = replace(verdict, checks=tuple(self.checks))
+        if self.options.profile:
+            self.progress("profiling", 0, 1)
+            profile = profiled(best, self.trial, self.cut_samples[0], self.target, self.variant, verdict.timing)
+            verdict = replace(verdict, profile=profile)
+        return verdict
 
     # -- before anything runs
 

@@ -21,6 +21,10 @@ class JudgeOptions(Struct, frozen=True):
     """On the host target, larger calls are verified on reduced ones of about this size."""
     time: bool = True
     """Whether what passes is timed."""
+    sanitize: bool = False
+    """Whether what passes is run under NVIDIA's sanitizer too (minutes, on a GPU)."""
+    profile: bool = False
+    """Whether what passes is profiled."""
     launch_deadline_s: float = 30.0
     """On the host target: a launch on a reduced call takes well under a second; one that takes this long does not
     end."""

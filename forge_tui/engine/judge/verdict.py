@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from forge_tui.cuda.faults import FaultKind
+from forge_tui.cuda.profile import Profile
 from forge_tui.cuda.program import KernelInfo
 from forge_tui.cuda.target import LaunchCounts
 from forge_tui.engine.judge.behaviour import Behaviour
@@ -97,6 +98,8 @@ class Verdict(Struct, frozen=True):
     counts: tuple[LaunchCounts, ...] = ()
     proxy: str = ""
     """What was run instead of the full size, e.g. `rows 16384 -> 64`; empty when it was the captured size."""
+    profile: Profile | None = None
+    """Where asked for: how the winning setting uses the device."""
     build_log: str = ""
     """The compiler's own words."""
     judged_s: float = 0.0
