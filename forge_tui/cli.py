@@ -14,7 +14,7 @@ from forge_tui import __version__
 from forge_tui.errors import ForgeError, Interrupted, ProjectError
 
 INTERNAL_ERROR = 70
-NOT_YET = ("bench", "selftest", "pack", "unpack")
+NOT_YET = ("bench", "pack", "unpack")
 """Commands of the contract that this version does not have."""
 
 USAGE = """forge-tui [PROJECT]                    the app
@@ -28,7 +28,7 @@ COMMANDS = """commands (`forge-tui COMMAND --help` says more):
   eval DIR OPERATOR FILE.cu   one kernel file through the whole judgement
   export DIR                write the guarded package of the kernels that won
   bench DIR                 the whole model: eager, torch.compile, forged (not in this version)
-  selftest                  wrong, cheating and honest kernels through the judge (not in this version)
+  selftest                  wrong, cheating and honest kernels through the judge, on this machine
   doctor                    what this machine has and lacks
   stop DIR                  ask the run that holds a project to save and end
   pack DIR FILE.forge       a project as one file (not in this version)
@@ -213,6 +213,15 @@ def _doctor_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _selftest_parser() -> argparse.ArgumentParser:
+    parser = _parser("selftest", "Put the wrong, cheating and honest kernels that ship with Forge through the judge on this machine. "
+                                 "Exit code 1: one of them did not get the verdict it must get.")
+    parser.add_argument("--device", type=_device, default="auto", metavar="D", help="auto, cuda:N or host")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only the kernels whose name contains TEXT")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    return parser
+
+
 def _stop_parser() -> argparse.ArgumentParser:
     parser = _parser("stop", "Ask the run that holds a project to save and end.")
     parser.add_argument("dir", metavar="DIR")
@@ -225,7 +234,7 @@ def _absent_parser(name: str) -> Callable[[], argparse.ArgumentParser]:
 
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "new": _new_parser, "capture": _capture_parser, "show": _show_parser, "eval": _eval_parser, "export": _export_parser,
-    "doctor": _doctor_parser, "stop": _stop_parser, **{name: _absent_parser(name) for name in NOT_YET},
+    "doctor": _doctor_parser, "selftest": _selftest_parser, "stop": _stop_parser, **{name: _absent_parser(name) for name in NOT_YET},
 }
 
 

@@ -257,6 +257,24 @@ def _read_kernel(file: str) -> str:
         raise ProjectError(f"cannot be read: {error.strerror}", where=file, cure="name a kernel file that is there") from error
 
 
+def selftest(options: Namespace) -> int:
+    """The kernels that ship for it through the judge; exit code 1 where a verdict is not the one it must be."""
+    from forge_tui.engine.judge.selftest import ExamResult, run_selftest
+
+    def tell(result: ExamResult) -> None:
+        word = "ok" if result.passed else "left out" if not result.shown else "NOT OK"
+        _tell(f"  {word:8} {result.name:34} {result.problem or result.outcome}")
+
+    report = run_selftest(options.device, options.only, tell, _tell)
+    if not report.results:
+        raise ProjectError(f"no kernel's name contains {options.only!r}", where="--only", cure="leave --only out to see all names")
+    if options.json:
+        _print_json(report)
+    else:
+        _print(f"{report.target}: {report.summary()}")
+    return 0 if report.passed else 1
+
+
 def export(options: Namespace) -> int:
     paths = _project(options.dir)
     cards = _cards(paths)
@@ -339,5 +357,5 @@ def _relative(path: Path) -> str:
 
 BODIES: dict[str, Callable[[Namespace], int]] = {
     "app": app, "run": run, "new": new, "capture": capture, "show": show, "eval": eval_, "export": export, "doctor": doctor,
-    "stop": stop,
+    "stop": stop, "selftest": selftest,
 }

@@ -3,10 +3,14 @@ accepted."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from forge_tui.cuda.host.target import HostTarget
-from forge_tui.engine.judge.selftest import CALLS, ExamResult, SelftestReport, exams, take
+from forge_tui.engine.judge.selftest import CALLS, ExamResult, SelftestReport, exams, run_selftest, take
 
 EXAMS = exams()
 TARGET = HostTarget(budget=20_000)
@@ -32,3 +36,13 @@ def test_a_report_counts_both_kinds() -> None:
     report = SelftestReport("host", (good, bad))
     assert not report.passed
     assert report.summary() == "0 of 1 faulty kernels refused for the stated reason, 1 of 1 honest kernels accepted"
+
+
+def test_the_command_judges_in_a_worker_and_says_both_counts(tmp_path) -> None:
+    """Three exams of each kind through the command line; the exit code tells whether all were right."""
+    done = subprocess.run([sys.executable, "-m", "forge_tui", "selftest", "--device", "host", "--only", "honest_in_place"],
+                          capture_output=True, text=True, check=False, env={**os.environ, "FORGE_HOME": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ("host: 0 of 0 faulty kernels refused for the stated reason, 1 of 1 honest kernels accepted\n")
+    report = run_selftest("host", "bias")
+    assert report.passed and [result.outcome for result in report.results] == ["wrong"]

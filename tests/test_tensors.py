@@ -92,3 +92,11 @@ def test_damage_is_named(tmp_path: Path) -> None:
         assert str(path) in str(caught.value)
     with pytest.raises(ProjectError, match="no such file|No such file"):
         load_tensors(tmp_path / "none")
+
+
+def test_empty_tensors_alone_and_at_the_end(tmp_path: Path) -> None:
+    for tensors in ({"a": torch.zeros(0, 5)}, {"a": torch.ones(3), "b": torch.zeros(2, 0, dtype=torch.bfloat16)}):
+        save_tensors(tmp_path / "t", tensors)
+        loaded, _ = load_tensors(tmp_path / "t")
+        assert {name: (item.shape, item.dtype, item.stride()) for name, item in loaded.items()} == {
+            name: (item.shape, item.dtype, item.stride()) for name, item in tensors.items()}

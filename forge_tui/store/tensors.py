@@ -83,7 +83,7 @@ def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     header, start = _read_header(view, path)
     tensors = {}
     for name, entry in header.tensors.items():
-        if start + entry.offset + entry.span > len(view):
+        if entry.span and start + entry.offset + entry.span > len(view):
             raise _damaged(path, "it is cut short")
         tensors[name] = _map(view, entry, start)
     return tensors, header.meta

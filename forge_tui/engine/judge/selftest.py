@@ -6,6 +6,7 @@ meant to be caught, and the verdict it must get.
 
 from __future__ import annotations
 
+import tempfile
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -13,17 +14,24 @@ from typing import Any
 
 import torch
 from msgspec import Struct, convert
+from msgspec.structs import replace
 
+from forge_tui.cuda.device import H200
 from forge_tui.cuda.target import Target
-from forge_tui.engine.cards import Variant, variant_key
+from forge_tui.engine.cards import FORMAT, OperatorFile, Variant, save_operators, variant_key
+from forge_tui.engine.judge.client import JudgeClient
 from forge_tui.engine.judge.judge import judge_text
 from forge_tui.engine.judge.memory import to_device
 from forge_tui.engine.judge.options import JudgeOptions
 from forge_tui.engine.judge.verdict import Verdict
 from forge_tui.engine.operators import bytes_moved, describe, lookup, named_tensors, operations
+from forge_tui.engine.samples import KeptSample, save_sample
 from forge_tui.engine.statistics import statistics
+from forge_tui.store.paths import ProjectPaths
 
 FOLDER = Path(__file__).with_name("exams")
+DEADLINE_S = 60.0
+"""Of one exam; the endless one runs into it on a GPU."""
 
 
 class Exam(Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,28 +116,63 @@ def _read(path: Path) -> Exam:
     return convert({**tomllib.loads(meta), "name": path.stem, "text": text}, Exam)
 
 
-def run_selftest(target: Target, only: str = "", on_result: Callable[[ExamResult], None] = lambda result: None) -> SelftestReport:
-    """Judge every exam (or those whose name contains `only`) on `target`.
+def run_selftest(device: str = "auto", only: str = "", on_result: Callable[[ExamResult], None] = lambda result: None,
+                 on_note: Callable[[str], None] = lambda text: None) -> SelftestReport:
+    """Judge every exam (or those whose name contains `only`) as any candidate is: in a worker, on captured samples.
 
-    In this process: on a GPU a fault may end its context, so there each exam needs a process of its own (see `take`).
+    Raises MissingEnvironment where the device cannot be opened, ForgeError where the judge fails its own probe.
     """
     results = []
-    for exam in exams():
-        if only in exam.name:
-            results.append(take(exam, target))
-            on_result(results[-1])
-    return SelftestReport(target.kind, tuple(results))
+    chosen = [exam for exam in exams() if only in exam.name]
+    with tempfile.TemporaryDirectory(prefix="forge-selftest-") as folder:
+        paths = ProjectPaths(folder)
+        keys = write_project(paths)
+        with JudgeClient(paths, device, deadline_s=DEADLINE_S, on_note=on_note) as client:
+            assert client.welcome is not None
+            target = client.welcome.target
+            for exam in chosen:
+                result = hidden(exam, target) or grade(exam, client.judge(keys[exam.call], exam.text, f"{exam.name}.cu"), target)
+                results.append(result)
+                on_result(result)
+    return SelftestReport(target, tuple(results))
+
+
+def write_project(paths: ProjectPaths) -> dict[str, str]:
+    """The calls of the exams as capture would leave them in a project folder; variant keys by the call's name."""
+    keys, variants = {}, []
+    for name, make in CALLS.items():
+        variant, sample = make()
+        file = f"{name}.msgpack"
+        save_sample(paths, file, KeptSample(sample, {}), lambda qualified: {})
+        variants.append(replace(variant, samples=(file,)))
+        keys[name] = variant.key
+    save_operators(paths, OperatorFile(FORMAT, "the exams of forge-tui selftest", H200, "cpu", 0.0, tuple(variants), (),
+                                       str(torch.__version__)))
+    return keys
 
 
 def take(exam: Exam, target: Target, seed: int | None = None) -> ExamResult:
-    """One exam. seed: of the fresh draws; None: unpredictable, as for every kernel."""
-    if target.kind == "cuda" and exam.cuda == "sanitizer":
-        return ExamResult(exam.name, exam.honest, False, "skipped", "only compute-sanitizer can show it here", shown=False)
+    """One exam in this process. seed: of the fresh draws; None: unpredictable, as for every kernel.
+
+    On a GPU a fault may end this process's context.
+    """
     variant, sample = CALLS[exam.call]()
     if target.kind == "cuda":
         sample = {name: to_device(tensor, "cuda") for name, tensor in sample.items()}
-    verdict = judge_text(exam.text, f"{exam.name}.cu", variant, [sample], target, seed=seed, options=JudgeOptions())
-    problem = exam.problem(verdict, target.kind)
+    return hidden(exam, target.kind) or grade(
+        exam, judge_text(exam.text, f"{exam.name}.cu", variant, [sample], target, seed=seed, options=JudgeOptions()), target.kind)
+
+
+def hidden(exam: Exam, target: str) -> ExamResult | None:
+    """The result of an exam that this kind of target cannot show; None for all others."""
+    if target != "cuda" or exam.cuda != "sanitizer":
+        return None
+    return ExamResult(exam.name, exam.honest, False, "skipped", "only compute-sanitizer can show it here", shown=False)
+
+
+def grade(exam: Exam, verdict: Verdict, target: str) -> ExamResult:
+    """What the verdict is worth."""
+    problem = exam.problem(verdict, target)
     return ExamResult(exam.name, exam.honest, not problem, verdict.outcome, verdict.sentence, problem)
 
 
