@@ -28,10 +28,11 @@ class DeviceFacts(Struct, frozen=True):
 
 H200 = DeviceFacts(
     name="NVIDIA H200", cc=90, sm_count=132, max_shared=232448, l2_bytes=60 * 1024 * 1024, threads_per_sm=2048,
-    registers_per_sm=65536, shared_per_sm=233472, max_cluster=8, clock_mhz=1980, copy_bytes_per_s=4.3e12, launch_us=4.0,
+    registers_per_sm=65536, shared_per_sm=233472, max_cluster=8, clock_mhz=1980, copy_bytes_per_s=4.04e12, launch_us=2.85,
 )
-"""The device whose time is modelled on `host`. Copy bandwidth and launch time: measured on one H200, torch 2.11; see
-docs/architecture.md. max_shared, registers and threads: CUDA C++ programming guide, compute capability 9.0."""
+"""The device whose time is modelled on `host`. Copy bandwidth and launch time: measured on one H200, as
+benchmarks/results/operators-nvidia-h200.json has them. max_shared, registers and threads: CUDA C++ programming guide, compute
+capability 9.0."""
 
 
 def read_facts(index: int) -> DeviceFacts:
