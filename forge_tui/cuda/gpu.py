@@ -15,14 +15,12 @@ from forge_tui.cuda.driver import DriverError, driver
 from forge_tui.cuda.faults import CandidateFault
 from forge_tui.cuda.launch import LoadedImage, PreparedProgram
 from forge_tui.cuda.program import Image, Program
-from forge_tui.cuda.target import BUILD_DEADLINE_S, RunReport
+from forge_tui.cuda.target import BUILD_DEADLINE_S, GPU_DEADLINE_S, RunReport
 from forge_tui.errors import MissingEnvironment
 
 if TYPE_CHECKING:
     from forge_tui.cuda.cache import ImageCache
 
-DEADLINE_S = 10.0
-"""Longest that one run may take: a thousand times what any operator worth a kernel takes."""
 KEPT_IMAGES = 128
 """Loaded images kept, least recently used first out."""
 SPIN_S = 0.0005
@@ -37,7 +35,7 @@ class GpuTarget:
 
     kind: Literal["host", "cuda"] = "cuda"
 
-    def __init__(self, index: int = 0, *, deadline_s: float = DEADLINE_S, cache: ImageCache | None = None,
+    def __init__(self, index: int = 0, *, deadline_s: float = GPU_DEADLINE_S, cache: ImageCache | None = None,
                  measure: bool = True) -> None:
         """measure: use the stored ceilings of this device, or measure them now (about a second, once per device).
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import torch
 
 
+GPU_DEADLINE_S = 10.0
+"""Longest that one run may take on a GPU: a thousand times what any operator worth a kernel takes."""
 BUILD_DEADLINE_S = 30.0
 """Longest that one build may take: hundreds of times the usual."""
 
@@ -56,6 +58,7 @@ class Target(Protocol):
     facts: DeviceFacts
     """On `host`: of the device whose time is modelled."""
     build_deadline_s: float
+    deadline_s: float
     lost: CandidateFault | None
     """What left this process unable to run or build anything more; another process must be started."""
 

@@ -90,6 +90,11 @@ class JudgeClient:
         for worker in workers:
             worker.close()
 
+    def pids(self) -> list[int]:
+        """Process ids of the workers that live (of the command in front of them, where there is one)."""
+        with self._lock:
+            return [worker.pid for worker in self._workers if worker.alive and worker.pid]
+
     def statistics(self) -> dict[str, int]:
         """Judgements by outcome, and `workers started`."""
         return dict(self._counts)

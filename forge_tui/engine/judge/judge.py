@@ -15,7 +15,7 @@ import torch
 from msgspec.structs import replace
 
 from forge_tui.cuda.faults import CandidateFault
-from forge_tui.cuda.target import LaunchCounts, Target
+from forge_tui.cuda.target import GPU_DEADLINE_S, LaunchCounts, Target
 from forge_tui.engine.cards import Variant
 from forge_tui.engine.judge.behaviour import behaviour_of
 from forge_tui.engine.judge.draws import Drawer
@@ -91,8 +91,7 @@ class _Judgement:
         self.progress = progress
         self.timer = timer
         target.build_deadline_s = options.build_deadline_s
-        if target.kind == "host":
-            target.deadline_s = options.launch_deadline_s  # type: ignore[attr-defined]
+        target.deadline_s = options.launch_deadline_s if target.kind == "host" else min(options.launch_deadline_s, GPU_DEADLINE_S)
         self.only: dict[str, int] | None = None
         self.checks: list[Check] = []
         self.points: list[Point] = []

@@ -26,7 +26,6 @@ class JudgeOptions(Struct, frozen=True):
     profile: bool = False
     """Whether what passes is profiled."""
     launch_deadline_s: float = 30.0
-    """On the host target: a launch on a reduced call takes well under a second; one that takes this long does not
-    end."""
+    """A launch takes well under a second; one that takes this long does not end. On a GPU ten seconds at the most."""
     build_deadline_s: float = 30.0
     """Of one build; past it the worker, which holds the compiler, is replaced."""
