@@ -204,6 +204,8 @@ def _export_parser() -> argparse.ArgumentParser:
     parser.add_argument("dir", metavar="DIR")
     parser.add_argument("-o", "--output", metavar="OUT", help="folder to write; default: below DIR/packages")
     parser.add_argument("--wheel", action="store_true", help="also build a wheel")
+    parser.add_argument("--arch", action="append", default=[], metavar="sm_NN",
+                        help="build for this architecture too, unjudged there (repeatable); nvcc builds where it is, else NVRTC")
     return parser
 
 

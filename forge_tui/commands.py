@@ -287,9 +287,11 @@ def export(options: Namespace) -> int:
         raise ProjectError("no kernel is confirmed yet: there is nothing to export", where=str(paths.root),
                            cure=f"forge-tui --run {_relative(paths.root)}")
     exported = export_package(paths, cards, found, cards.device, Path(options.output) if options.output else None,
-                              wheel=options.wheel)
+                              wheel=options.wheel, archs=options.arch)
     for key, reason in exported.left_out:
         _tell(f"{key} is not in the package: {reason}")
+    for note in exported.notes:
+        _tell(note)
     _print(f"{exported.kernels} kernels in {_relative(exported.folder)}")
     if exported.wheel:
         _print(f"wheel: {_relative(exported.wheel)}")

@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from typing import Literal
 
 from forge_tui.cuda import ptxscan
 from forge_tui.cuda.cache import ImageCache
@@ -29,7 +30,7 @@ HARMLESS_CALLS = frozenset({"vprintf"})
 """What device code may call outside itself: printing leaves nothing behind that a later launch could read."""
 
 
-def compile_program(program: Program, *, kind: str, arch: str = "sm_90", cache: ImageCache | None = None,
+def compile_program(program: Program, *, kind: Literal["ptx", "cubin"], arch: str = "sm_90", cache: ImageCache | None = None,
                     deadline_s: float | None = None) -> Image:
     """Build `program` for `arch` as `ptx` or `cubin`.
 
@@ -48,6 +49,14 @@ def compile_program(program: Program, *, kind: str, arch: str = "sm_90", cache: 
         return kept
     started = time.perf_counter()
     code, ptx, log = _in_time(program, deadline_s, lambda: _nvrtc(program, kind, arch, tools))
+    image = image_of(program, kind, arch, code, ptx, log, time.perf_counter() - started)
+    if cache is not None:
+        cache.put(program, image, tools)
+    return image
+
+
+def image_of(program: Program, kind: Literal["ptx", "cubin"], arch: str, code: bytes, ptx: str, log: str, build_s: float) -> Image:
+    """What a compiler made of `program`, checked. ptx: of the same build, which the checks read. Raises CandidateFault."""
     canonical = ptxscan.canonical_ptx(ptx)
     _refuse(program, canonical)
     usage, warnings = _read_ptxas(log)
@@ -56,11 +65,8 @@ def compile_program(program: Program, *, kind: str, arch: str = "sm_90", cache: 
                    spill_bytes=usage.get(name, (None, None))[1])
         for name, shared in ptxscan.kernels(canonical).items())
     key = cubin_key(code) if kind == "cubin" else hashlib.sha256(canonical.encode()).hexdigest()
-    image = Image(kind=kind, arch=arch, code=code, key=key, kernels=infos, log=warnings,
-                  build_s=time.perf_counter() - started)
-    if cache is not None:
-        cache.put(program, image, tools)
-    return image
+    return Image(kind=kind, arch=arch, code=code, key=key, kernels=infos, log=warnings,
+                 build_s=build_s)
 
 
 def cubin_key(code: bytes) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import re
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ import tomli_w
 import forge_tui
 from forge_tui.cuda.device import DeviceFacts
 from forge_tui.cuda.program import Image, Program
-from forge_tui.engine.cards import OperatorFile, Variant
-from forge_tui.engine.judge.verdict import Verdict
-from forge_tui.engine.kernelfile import parse
+from forge_tui.engine.cards import OperatorFile
+from forge_tui.engine.package.architectures import Further, bound, further_images
 from forge_tui.engine.package.runtime import MANIFEST_FORMAT
+from forge_tui.engine.package.winner import Winner
 from forge_tui.errors import ProjectError
 from forge_tui.store.atomic import make_folder, write_atomic, writing
 from forge_tui.store.paths import ProjectPaths
+
+__all__ = ["Exported", "Winner", "export_package"]
 
 RUNTIME = Path(__file__).with_name("runtime.py")
 
@@ -41,15 +44,6 @@ __all__ = ["PackageError", "apply", "optimized", "package", "remove", "report"]
 '''
 
 
-class Winner(msgspec.Struct, frozen=True):
-    """One kernel to export: the variant it is for, the kernel file, and the verdict it earned."""
-
-    variant: Variant
-    kernel: str
-    """SHA-256 (hex) of the kernel file."""
-    verdict: Verdict
-
-
 class Exported(msgspec.Struct, frozen=True):
     """What was written."""
 
@@ -60,13 +54,16 @@ class Exported(msgspec.Struct, frozen=True):
     wheel: Path | None
     left_out: tuple[tuple[str, str], ...]
     """Variant keys of winners that could not be packed, with the reason."""
+    notes: tuple[str, ...] = ()
+    """Images for further architectures that could not be built, with the reason."""
 
 
 def export_package(paths: ProjectPaths, cards: OperatorFile, winners: list[Winner], facts: DeviceFacts,
-                   out: Path | None = None, *, wheel: bool = False) -> Exported:
+                   out: Path | None = None, *, wheel: bool = False, archs: Sequence[str] = ()) -> Exported:
     """Write the package to `out` (default: `packages/` of the project), replacing an older package there.
 
-    The folder is built beside its place and moved there whole, so a failed export leaves the old one. Raises ProjectError
+    archs: further architectures (`sm_80`) to build for, with nvcc where it is, else with NVRTC. Kernels were judged on this
+    device only. The folder is built beside its place and moved there whole, so a failed export leaves the old one. Raises ProjectError
     when `out` holds something that is no package, MissingEnvironment when there is no compiler or no place to write.
     """
     module = "forged_" + (re.sub(r"\W+", "_", paths.root.name).strip("_").lower() or "model")
@@ -75,7 +72,8 @@ def export_package(paths: ProjectPaths, cards: OperatorFile, winners: list[Winne
     make_folder(folder.parent)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
         fresh = Path(scratch) / folder.name
-        left_out = _write_module(fresh / module, paths, cards, winners, facts)
+        further = further_images(paths, winners, facts, archs)
+        left_out = _write_module(fresh / module, paths, cards, winners, facts, further)
         if len(left_out) == len(winners) and winners:
             raise ProjectError(f"none of the {len(winners)} kernels can be packed: {left_out[0][1]}", where=str(folder),
                                cure="run the search again: `forge-tui --run " + str(paths.root) + "`")
@@ -86,7 +84,7 @@ def export_package(paths: ProjectPaths, cards: OperatorFile, winners: list[Winne
                 shutil.move(folder, Path(scratch) / "previous")
             shutil.move(fresh, folder)
     return Exported(folder, module, len(winners) - len(left_out), folder / wheel_path.name if wheel_path else None,
-                    tuple(left_out))
+                    tuple(left_out), further.notes)
 
 
 def _refuse_foreign(folder: Path, module: str) -> None:
@@ -96,13 +94,13 @@ def _refuse_foreign(folder: Path, module: str) -> None:
 
 
 def _write_module(module: Path, paths: ProjectPaths, cards: OperatorFile, winners: list[Winner],
-                  facts: DeviceFacts) -> list[tuple[str, str]]:
+                  facts: DeviceFacts, further: Further) -> list[tuple[str, str]]:
     """The importable package itself; returns what had to be left out."""
     files: dict[str, bytes] = {}
     entries: list[str] = []
     left_out: list[tuple[str, str]] = []
     for winner in winners:
-        reason = _add_entry(files, paths, winner, facts)
+        reason = _add_entry(files, paths, winner, facts, further)
         if reason:
             left_out.append((winner.variant.key, reason))
         else:
@@ -115,7 +113,7 @@ def _write_module(module: Path, paths: ProjectPaths, cards: OperatorFile, winner
     return left_out
 
 
-def _add_entry(files: dict[str, bytes], paths: ProjectPaths, winner: Winner, facts: DeviceFacts) -> str:
+def _add_entry(files: dict[str, bytes], paths: ProjectPaths, winner: Winner, facts: DeviceFacts, further: Further) -> str:
     """Add one winner's files; returns why it cannot be packed, or an empty string."""
     variant = winner.variant
     if not variant.forms:
@@ -124,11 +122,11 @@ def _add_entry(files: dict[str, bytes], paths: ProjectPaths, winner: Winner, fac
         text = paths.kernel(winner.kernel).read_text()
     except OSError as error:
         return f"kernels/{winner.kernel}.cu cannot be read: {error.strerror}"
-    program = parse(text, f"{winner.kernel[:12]}.cu").bind(variant.call, facts, winner.verdict.settings)
+    program = bound(text, winner, facts)
     images: dict[str, str] = {}
-    for image in _build(program, facts):
+    for image in [*_build(program, facts), *further.images.get(program.build_key(), ())]:
         name = f"{image.key[:32]}.{image.kind}"
-        label = f"sm_{facts.cc}" if image.kind == "cubin" else f"ptx_{facts.cc}"
+        label = image.arch if image.kind == "cubin" else f"ptx_{facts.cc}"
         images[label] = name
         files[f"images/{name}"] = image.code
     files[f"kernels/{winner.kernel}.cu"] = text.encode()
