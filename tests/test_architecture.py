@@ -76,9 +76,14 @@ def test_shared_records_need_only_msgspec(name: str) -> None:
 
 
 def test_a_package_needs_torch_but_not_forge() -> None:
-    """`runtime.py` is copied into every exported package."""
-    for line, module in imports(PACKAGE / "engine/package/runtime.py"):
-        assert module.split(".")[0] in sys.stdlib_module_names | {"torch"}, f"runtime.py:{line} imports {module}"
+    """`runtime/` is copied into every exported package."""
+    files = sorted((PACKAGE / "engine/package/runtime").glob("*.py"))
+    assert len(files) > 3
+    for path in files:
+        for line, module in imports(path):
+            assert (module.split(".")[0] in sys.stdlib_module_names | {"torch"}
+                    or module.startswith("forge_tui.engine.package.runtime")), f"{path.name}:{line} imports {module}"
+        assert "forge_tui" not in path.read_text(), f"{path.name} names forge_tui: only relative imports work in a package"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["new", "--help"], ["no-such-command"], ["--run"]])

@@ -6,8 +6,6 @@ import copy
 import hashlib
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +27,8 @@ class DoublingBackend:
     device_type = "cpu"
 
     def prepare(self, entry: runtime.Entry, device: torch.device) -> Any:
-        def run(tensors: dict[str, torch.Tensor | None]) -> None:
-            torch.mul(tensors["input"], 2, out=tensors["out"])
+        def run(tensors: Any) -> None:
+            torch.mul(tensors[0], 2, out=tensors[-1])
 
         return run
 
@@ -85,9 +83,10 @@ def test_the_captured_call_reaches_the_kernel_and_is_counted(package: runtime.Pa
 
 
 @pytest.mark.parametrize(("change", "reason"), [
-    (lambda x: x[:3], "other shape, dtype, stride or argument"),
-    (lambda x: x.double(), "other shape, dtype, stride or argument"),
-    (lambda x: x.t().contiguous().t(), "other shape, dtype, stride or argument"),
+    (lambda x: x[:3], "other shape"),
+    (lambda x: x.double(), "other dtype"),
+    (lambda x: x.t().contiguous().t(), "other stride"),
+    (lambda x: torch._neg_view(x), "a lazily conjugated or negated tensor"),
     (lambda x: aligned(4, 8, offset=1).copy_(x), "other alignment"),
 ])
 def test_a_call_that_differs_runs_the_original(package: runtime.Package, change: Any, reason: str) -> None:
@@ -231,13 +230,6 @@ def test_a_device_that_cannot_run_it_falls_back_and_says_so_once(tmp_path: Path)
         assert torch.equal(model(x), F.relu(x))
     assert len(warned) == 1
     assert package.report()["fallbacks"] == {"torch.nn.functional.relu": {"no image for sm_75": 2}}
-
-
-def test_the_runtime_needs_torch_alone() -> None:
-    code = ("import sys, importlib.util as u; s = u.spec_from_file_location('_runtime', sys.argv[1]);"
-            "m = u.module_from_spec(s); s.loader.exec_module(m);"
-            "sys.exit(any(n.split('.')[0] in ('forge_tui', 'msgspec', 'tomli_w', 'textual') for n in sys.modules))")
-    assert subprocess.run([sys.executable, "-c", code, runtime.__file__], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(("got", "expected", "error"), [

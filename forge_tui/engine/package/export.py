@@ -26,7 +26,7 @@ from forge_tui.store.paths import ProjectPaths
 
 __all__ = ["Exported", "Winner", "export_package"]
 
-RUNTIME = Path(__file__).with_name("runtime.py")
+RUNTIME = Path(__file__).with_name("runtime")
 
 INIT = '''"""Kernels forged for {model}. `apply(model)` uses them, `remove(model)` stops, `report()` says what ran."""
 
@@ -107,7 +107,8 @@ def _write_module(module: Path, paths: ProjectPaths, cards: OperatorFile, winner
             entries.append(winner.variant.key)
     for name, data in files.items():
         write_atomic(module / name, data)
-    write_atomic(module / "_runtime.py", RUNTIME.read_bytes())
+    for source in sorted(RUNTIME.glob("*.py")):
+        write_atomic(module / "_runtime" / source.name, source.read_bytes())
     write_atomic(module / "__init__.py", INIT.format(model=cards.model.replace('"', "'").replace("\\", "/")))
     write_atomic(module / "manifest.toml", _manifest(cards, winners, entries, facts, files))
     return left_out

@@ -1,0 +1,218 @@
+"""One kernel bound to one variant: what its call looks like, on which devices it is ready, how it is run and counted."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+Tensors = Sequence[torch.Tensor]
+Launcher = Callable[[Tensors], None]
+"""Runs an entry's launches on its inputs followed by its outputs, in the order of `input_names` and `output_names`,
+asynchronously on the current stream."""
+
+_DTYPE_SLACK = {torch.float64: 64.0, torch.float32: 64.0, torch.float16: 8.0, torch.bfloat16: 4.0}
+"""Canaries: how many units of roundoff of the output's dtype two right results may be apart, in norm. Sums in float32 lose
+more of their last digits than one rounding to a half type does."""
+
+
+class PackageError(Exception):
+    """The package cannot be used: damaged, of another format, or not a package."""
+
+
+class Backend(Protocol):
+    """What runs an entry's launches: the CUDA driver here; Forge's host target where there is no GPU."""
+
+    device_type: str
+    """Of the tensors it takes: `cuda` or `cpu`."""
+
+    def prepare(self, entry: Entry, device: torch.device) -> Launcher:
+        """Raises PackageError when this device cannot run the entry; the message is the reason for falling back."""
+        ...
+
+
+class TensorPattern:
+    """What one tensor of the call must be."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.dtype: torch.dtype = getattr(torch, spec["dtype"])
+        self.shape = tuple(spec["shape"])
+        self.stride = tuple(spec["stride"])
+        self.align: int = spec.get("align", 1)
+
+    def mismatch(self, tensor: torch.Tensor) -> str:
+        """The first guard that this tensor violates; empty when it may be given to the kernel, gradients aside."""
+        if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
+            return "a tensor subclass"
+        if tensor.layout is not torch.strided:
+            return "other layout"
+        if tensor.shape != self.shape:
+            return "other shape"
+        if tensor.dtype is not self.dtype:
+            return "other dtype"
+        if tensor.stride() != self.stride:
+            return "other stride"
+        if tensor.is_conj() or tensor.is_neg():
+            return "a lazily conjugated or negated tensor"
+        return ""
+
+
+class Entry:
+    """One kernel bound to one variant, as `entries/<variant>.json` has it."""
+
+    def __init__(self, package: Path, record: dict[str, Any], verified_file: Callable[[str], bytes]) -> None:
+        self.package = package
+        self.variant: str = record["variant"]
+        self.operator: str = record["call"]["operator"]
+        specs = list(tensor_specs(record["call"]["arguments"]))
+        self.input_names = [name for name, _ in specs]
+        self.inputs = [TensorPattern(spec) for _, spec in specs]
+        self.outputs = [TensorPattern(spec) for spec in record["call"]["outputs"]]
+        self.output_names: list[str] = record["program"]["outputs"]
+        aliases: dict[str, str] = record["call"].get("aliases", {})
+        self.written = [self.input_names.index(aliases[name]) if name in aliases else -1 for name in self.output_names]
+        """For every output the input whose memory it is, or -1."""
+        self.program: dict[str, Any] = record["program"]
+        self.images: dict[str, str] = record["images"]
+        """`sm_90` or `ptx_90` to a file name under `images/`."""
+        self.kernel: str = record["kernel"]
+        self.forms: list[dict[str, Any]] = record["forms"]
+        self.region: dict[str, Any] | None = record.get("region")
+        self.evidence: dict[str, Any] = record.get("evidence", {})
+        self._file = verified_file
+        self._lock = threading.Lock()
+        self._ready: dict[torch.device, Launcher | str] = {}
+        self.disabled = ""
+        """Why the kernel is not used any more; set by a canary."""
+        self.canary_every = 0
+        """0: none; N: every Nth call also runs the original and compares."""
+        self.calls = 0
+        self.canaries = 0
+        self.fallbacks: Counter[str] = Counter()
+
+    def image(self, name: str) -> bytes:
+        """The bytes of an image, checked against the manifest's hash."""
+        return self._file(f"images/{self.images[name]}")
+
+    def text(self) -> str:
+        """The kernel file, checked against the manifest's hash."""
+        return self._file(f"kernels/{self.kernel}.cu").decode()
+
+    def launcher(self, device: torch.device, backend: Backend) -> Launcher | str:
+        """What launches on this device, loaded once; or why nothing does, which is said once."""
+        ready = self._ready.get(device)
+        if ready is None:
+            with self._lock:
+                ready = self._ready.get(device)
+                if ready is None:
+                    if _capturing(device):
+                        return "not loaded before a CUDA graph is captured"
+                    ready = self._ready[device] = self._prepare(device, backend)
+        return ready
+
+    def _prepare(self, device: torch.device, backend: Backend) -> Launcher | str:
+        try:
+            return backend.prepare(self, device)
+        except PackageError as error:
+            warnings.warn(f"{self.operator} keeps its original: {error}", stacklevel=2)
+            return str(error)
+
+    def guard(self, tensors: Tensors, backend: Backend) -> str:
+        """Which guard this call violates, in words; empty when the kernel may run. Gradients and alignment are not looked at."""
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return "inside a functorch transform"
+        for pattern, tensor in zip(self.inputs, tensors, strict=True):
+            reason = pattern.mismatch(tensor)
+            if reason:
+                return reason
+        device = tensors[0].device
+        if device.type != backend.device_type:
+            return f"on {device.type}"
+        if any(tensor.device != device for tensor in tensors):
+            return "on several devices"
+        if torch.is_autocast_enabled(device.type):
+            return "under autocast"
+        return "under a torch dispatch mode" if torch._C._len_torch_dispatch_stack() else ""
+
+    def aligned(self, tensors: Tensors) -> bool:
+        return not any(tensor.data_ptr() % pattern.align for tensor, pattern in zip(tensors, self.inputs, strict=True))
+
+    def run(self, launch: Launcher, tensors: Tensors, original: Callable[[], Any]) -> Any:
+        """The kernel's result on tensors for which every guard holds. original: the call as it was, for canaries."""
+        if self.canary_every and (self.calls + 1) % self.canary_every == 0 and not _capturing(tensors[0].device):
+            return self._canary(launch, tensors, original)
+        self.calls += 1
+        return self._launch(launch, tensors)
+
+    def _launch(self, launch: Launcher, tensors: Tensors) -> Any:
+        device = tensors[0].device
+        results = [torch.empty_strided(pattern.shape, pattern.stride, dtype=pattern.dtype, device=device) if at < 0
+                   else tensors[at] for pattern, at in zip(self.outputs, self.written, strict=True)]
+        launch((*tensors, *results))
+        for at in self.written:
+            if at >= 0 and not tensors[at].is_inference():
+                torch.autograd.graph.increment_version(tensors[at])  # an in-place write, as autograd must see it
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _canary(self, launch: Launcher, tensors: Tensors, original: Callable[[], Any]) -> Any:
+        """Kernel and original on the same inputs. The original's result is returned; one that differs ends the kernel."""
+        self.canaries += 1
+        copies = [_same_layout(tensor) if at in self.written else tensor for at, tensor in enumerate(tensors)]
+        got = self._launch(launch, copies)
+        expected = original()
+        for mine, theirs in zip(_tuple(got), _tuple(expected), strict=True):
+            apart = difference(mine, theirs)
+            slack = _DTYPE_SLACK.get(theirs.dtype, 0.0) * (torch.finfo(theirs.dtype).eps if theirs.is_floating_point() else 0.0)
+            if not apart <= slack:
+                self.disabled = f"disabled: a canary differed from the original by {apart:.3g}, more than {slack:.3g}"
+                warnings.warn(f"{self.operator} {self.variant} {self.disabled}; the original runs from now on", stacklevel=2)
+                self.fallbacks[self.disabled] += 1
+                return expected
+        self.calls += 1
+        return expected
+
+
+def tensor_specs(arguments: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Tensors of stored arguments by kernel-file name: `input`, `tensors[0]`."""
+    for name, value in arguments.items():
+        yield from _nested_specs(name, value)
+
+
+def _nested_specs(name: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    if isinstance(value, dict) and value["type"] == "tensor":
+        yield name, value
+    elif isinstance(value, dict) and value["type"] == "items":
+        for index, item in enumerate(value["items"]):
+            yield from _nested_specs(f"{name}[{index}]", item)
+
+
+def difference(got: torch.Tensor, expected: torch.Tensor) -> float:
+    """Norm of the difference over norm of `expected`; inf where shape, dtype or the pattern of non-finite values differ."""
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return float("inf")
+    if not expected.is_floating_point():
+        return 0.0 if torch.equal(got, expected) else float("inf")
+    same = (got == expected) | (got.isnan() & expected.isnan())
+    finite = got.isfinite() & expected.isfinite()
+    if not bool((same | finite).all()):
+        return float("inf")
+    apart = float(torch.where(finite, got.double() - expected.double(), 0.0).norm())
+    norm = float(torch.where(finite, expected.double(), 0.0).norm())
+    return apart / norm if norm else (float("inf") if apart else 0.0)
+
+
+def _same_layout(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def _tuple(result: Any) -> tuple[torch.Tensor, ...]:
+    return (result,) if isinstance(result, torch.Tensor) else tuple(result)
+
+
+def _capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

@@ -1,0 +1,144 @@
+"""A package: read, checked, applied to models and taken off them again, and what it says of itself."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .driver import CudaBackend
+from .entry import Backend, Entry, PackageError
+from .operators import register
+from .router import Router
+from .weave import Weaver, is_root, original_class, packages_of, set_class
+
+MANIFEST_FORMAT = 1
+
+
+class Package:
+    """One exported package: `apply(model)`, `remove(model)`, `with optimized(model)`, `report()`."""
+
+    def __init__(self, folder: str | Path, backend: Backend | None = None) -> None:
+        """Read and check the manifest and every entry. Raises PackageError."""
+        self.folder = Path(folder)
+        self.manifest = self._manifest()
+        self.backend: Backend = backend or CudaBackend()
+        self.entries = [Entry(self.folder, json.loads(self._file(f"entries/{name}.json")), self._file)
+                        for name in self.manifest["entries"]]
+        self.routers: dict[Any, Router] = {}
+        for entry in self.entries:
+            for form in entry.forms:
+                function = resolve(form["function"])
+                if function is not None:  # this torch has no such function, so nothing can call it
+                    if function not in self.routers:
+                        self.routers[function] = Router(form["function"], function, self.backend)
+                    self.routers[function].add(entry, form)
+        self.library = register(self)
+        self.weavers: dict[tuple[int, ...], Weaver] = {}
+        """By the ids of the packages of a stack that ends with this one; a weaver holds them, so an id is never another's."""
+
+    def _manifest(self) -> dict[str, Any]:
+        path = self.folder / "manifest.toml"
+        try:
+            manifest = tomllib.loads(path.read_text())
+        except FileNotFoundError:
+            raise PackageError(f"{self.folder} is not a Forge package: it has no manifest.toml") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise PackageError(f"{path} is damaged: {error}") from None
+        if manifest.get("format") != MANIFEST_FORMAT:
+            raise PackageError(f"{path} has format {manifest.get('format')}; this runtime reads {MANIFEST_FORMAT}")
+        return manifest
+
+    def _file(self, name: str) -> bytes:
+        """A file's bytes, checked against the manifest."""
+        try:
+            data = (self.folder / name).read_bytes()
+        except OSError as error:
+            raise PackageError(f"{name} cannot be read: {error.strerror}") from None
+        if hashlib.sha256(data).hexdigest() != self.manifest["files"].get(name):
+            raise PackageError(f"{name} is not the file that was exported: its SHA-256 differs from the manifest's")
+        return data
+
+    def apply(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Route the model's calls from now on; returns the model. Applying twice is applying once."""
+        root = _unwrapped(model)
+        for module in root.modules():
+            applied = packages_of(module)
+            if self not in applied:
+                _weave(module, (*applied, self), module is root or is_root(module))
+        return model
+
+    def remove(self, model: torch.nn.Module) -> None:
+        """Leave the model exactly as it was before `apply`."""
+        for module in _unwrapped(model).modules():
+            applied = packages_of(module)
+            if self in applied:
+                _weave(module, tuple(package for package in applied if package is not self), is_root(module))
+
+    @contextlib.contextmanager
+    def optimized(self, model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+        """The model with its kernels inside the `with`, without them after it."""
+        already = any(self in packages_of(module) for module in _unwrapped(model).modules())
+        self.apply(model)
+        try:
+            yield model
+        finally:
+            if not already:
+                self.remove(model)
+
+    def canary(self, every: int) -> None:
+        """From now on every `every`-th call of each kernel also runs the original and compares; 0 ends that.
+
+        The caller then gets the original's result. A kernel that differs is disabled, with a warning.
+        """
+        for entry in self.entries:
+            entry.canary_every = every
+
+    def report(self) -> dict[str, Any]:
+        """Per kernel how often it ran and which guards kept it from running; per function why the original ran instead."""
+        kernels = [{"operator": entry.operator, "variant": entry.variant, "kernel": entry.kernel, "calls": entry.calls,
+                    "fallbacks": dict(entry.fallbacks), "canaries": entry.canaries, "disabled": entry.disabled}
+                   for entry in self.entries]
+        return {"kernels": kernels,
+                "fallbacks": {router.path: dict(router.fallbacks) for router in self.routers.values() if router.fallbacks}}
+
+
+def resolve(path: str) -> Any:
+    """The function at a dotted path (`torch.nn.functional.softmax`, `torch.Tensor.add_`); None where this torch has none."""
+    found: Any = torch
+    for part in path.split(".")[1:]:
+        found = getattr(found, part, None)
+    return found
+
+
+def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """The module itself where torch.compile has wrapped it."""
+    inner = getattr(model, "_orig_mod", None)
+    return inner if isinstance(inner, torch.nn.Module) else model
+
+
+def _weave(module: torch.nn.Module, packages: tuple[Package, ...], root: bool) -> None:
+    """Give a module the class for a stack of packages."""
+    kind = _weaver(packages).class_for(module, root) if packages else original_class(module)
+    if kind is not type(module):
+        set_class(module, kind)
+
+
+def _weaver(packages: tuple[Package, ...]) -> Weaver:
+    key = tuple(id(package) for package in packages)
+    weavers = packages[-1].weavers
+    if key not in weavers:
+        substitutes: dict[Any, Callable[..., Any]] = {}
+        by_mode = False
+        for package in packages:
+            for function, router in package.routers.items():
+                substitutes[function] = router.standing_in(function, substitutes.get(function, function))
+                by_mode |= router.path.startswith("torch.Tensor.")
+        weavers[key] = Weaver(packages, substitutes, by_mode)
+    return weavers[key]

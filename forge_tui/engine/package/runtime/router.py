@@ -1,0 +1,358 @@
+"""From a function's arguments to the one kernel that may take them, or to the guard that says no.
+
+Cost decides the shape of this file: a call that matches nothing may take a microsecond more than the original, one that matches
+must cost less than the launch it replaces. So nothing is bound and no key of all arguments is built. Calls are told apart
+by how many positional and which keyword arguments they have, then by the first tensor's shape: most of what does not
+match ends there. What is left is compared in full by Python code once; then torch's own guards (the C++ objects that
+torch.compile checks before it reuses a graph: type, dispatch keys, dtype, device, sizes, strides, and the thread's
+autocast, functorch and dispatch-mode state) do the same for all tensors in one call, built from the very tensors
+that passed. Where a torch has no such object, the Python code decides every time.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator
+from operator import itemgetter
+from typing import Any
+
+import torch
+
+from .entry import Backend, Entry
+from .mode import foreign_mode
+
+try:
+    from torch._C._dynamo.guards import TensorGuards
+except ImportError:  # private to torch: another version may not have it
+    TensorGuards = None
+
+MOST_GUARDS = 4
+"""Fast guards kept of one form: the same call with ordinary and with inference tensors, on two devices."""
+
+MOST_SPELLINGS = 64
+"""Ways of calling one function that are remembered."""
+
+_FORMATS = {str(item): item for item in (torch.channels_last, torch.channels_last_3d, torch.contiguous_format,
+                                         torch.preserve_format)}
+
+
+class Tensor:
+    """Stands for a tensor in a pattern."""
+
+
+class Never:
+    """Stands for an argument that cannot be stored: no real one equals it."""
+
+
+def pattern_of(value: Any) -> Any:
+    """A stored argument as real ones are compared with it: `Tensor`, a tuple for any sequence, the value itself."""
+    if not isinstance(value, dict):
+        return _FORMATS.get(value, value) if isinstance(value, str) else value
+    if value["type"] == "tensor":
+        return Tensor
+    if value["type"] == "dtype":
+        return getattr(torch, value["name"])
+    if value["type"] == "items":
+        return tuple(pattern_of(item) for item in value["items"])
+    return Never
+
+
+def flatten(values: Any) -> Iterator[Any]:
+    """Sequences opened, depth first; each leaves its length behind, so that `[[a], b]` and `[a, [b]]` differ."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield len(value)
+            yield from flatten(value)
+        else:
+            yield value
+
+
+class Form:
+    """One captured call of a function: what each argument must be, and the entry it belongs to."""
+
+    def __init__(self, entry: Entry, form: dict[str, Any], signature: inspect.Signature | None) -> None:
+        """signature: of the function, where it can be called in several spellings. Raises ValueError."""
+        self.entry = entry
+        self.positional = [pattern_of(value) for value in form["positional"]]
+        self.named = {name: pattern_of(value) for name, value in form["keywords"].items()}
+        self.bound = _bound(signature, self.positional, self.named) if signature else None
+        """By parameter, defaults included; None where only the captured spelling is known."""
+        self.tensors = sum(value is Tensor for value in flatten([*self.positional, *self.named.values()]))
+        self.order = [form["names"].index(name) for name in entry.input_names]
+        """For each of the entry's inputs its place among the captured spelling's tensors."""
+        if not self.tensors or Never in list(flatten([*self.positional, *self.named.values()])):
+            raise ValueError("no call can be recognized as this one")
+        self.op: Any = None
+        """The entry as an operator of torch, for calls that are traced; None until it is registered."""
+
+    def spelled(self, count: int, keywords: tuple[str, ...], signature: inspect.Signature | None) -> Spelling | None:
+        """This call written with `count` positional arguments and these keywords; None where that cannot be it."""
+        if self.bound is None or signature is None:
+            if count != len(self.positional) or keywords != tuple(self.named):
+                return None
+            return Spelling(self, [*self.positional, *self.named.values()], self.order)
+        try:
+            given = signature.bind(*range(count), **{name: at for at, name in enumerate(keywords, count)}).arguments
+        except TypeError:  # the original says what is wrong with such a call
+            return None
+        if any(name not in given and not same(value, signature.parameters[name].default) for name, value in self.bound.items()):
+            return None
+        captured = list(_places([*self.positional, *self.named.values()], _bound(
+            signature, range(len(self.positional)), {name: at for at, name in enumerate(self.named, len(self.positional))})))
+        called = list(_places([self.bound[name] for name in sorted(given, key=given.__getitem__)], given))
+        return Spelling(self, [self.bound[name] for name in sorted(given, key=given.__getitem__)],
+                        [called.index(captured[place]) for place in self.order])
+
+    def rebuild(self, tensors: Any) -> tuple[list[Any], dict[str, Any]]:
+        """The call's arguments again, from the entry's inputs in order."""
+        by_place = dict(zip(self.order, tensors, strict=True))
+        places = iter(range(self.tensors))
+        values = [_filled(value, places, by_place) for value in [*self.positional, *self.named.values()]]
+        count = len(self.positional)
+        return values[:count], dict(zip(self.named, values[count:], strict=True))
+
+
+def _bound(signature: inspect.Signature, positional: Any, named: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by parameter name, defaults included, in the order of the signature."""
+    found = signature.bind(*positional, **named)
+    found.apply_defaults()
+    return dict(found.arguments)
+
+
+def _places(values: list[Any], given: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """Each tensor among a spelling's values as (parameter, which tensor of it), in the spelling's order."""
+    names = {at: name for name, at in given.items() if type(at) is int}
+    for at, value in enumerate(values):
+        for number in range(sum(item is Tensor for item in flatten([value]))):
+            yield names[at], number
+
+
+def same(value: Any, other: Any) -> bool:
+    """Equal in value and in type: 1, 1.0 and True are three different arguments."""
+    return type(value) is type(other) and bool(value == other)
+
+
+class Spelling:
+    """A form as one way of calling gives its values: compared with a real call's values place by place."""
+
+    def __init__(self, form: Form, values: list[Any], order: list[int]) -> None:
+        entry = self.entry = form.entry
+        self.form = form
+        self.values = values
+        self.order = order
+        """For each of the entry's inputs its place among this spelling's tensors."""
+        self.nested = any(isinstance(value, tuple) for value in values)
+        flat = list(flatten(values)) if self.nested else values
+        tensors = [at for at, value in enumerate(flat) if value is Tensor]
+        others = [at for at, value in enumerate(flat) if value is not Tensor]
+        self.first = tensors[order[0]]
+        self.shape = entry.inputs[0].shape
+        self.constants = tuple(flat[at] for at in others)
+        self.kinds = tuple(type(value) for value in self.constants)
+        self.take_tensors = _getter([tensors[place] for place in order])
+        self.take_constants = _getter(others)
+        self.aligned = tuple((at, pattern.align) for at, pattern in enumerate(entry.inputs) if pattern.align > 1)
+        self.guards: list[Any] = []
+
+    def constants_match(self, flat: Any) -> bool:
+        """Equal in value and in type: 1, 1.0 and True are three different arguments."""
+        found = self.take_constants(flat)
+        return found == self.constants and tuple(map(type, found)) == self.kinds
+
+    def remember(self, tensors: tuple[torch.Tensor, ...]) -> None:
+        """Build a fast guard from tensors that passed every check."""
+        if TensorGuards is not None and len(self.guards) < MOST_GUARDS:
+            self.guards.append(TensorGuards(*tensors, dynamic_dims_sizes=[list(tensor.size()) for tensor in tensors],
+                                            dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors]).check)
+
+
+def _filled(value: Any, places: Iterator[int], tensors: dict[int, torch.Tensor]) -> Any:
+    if value is Tensor:
+        place = next(places)
+        return tensors[place] if place in tensors else None
+    return [_filled(item, places, tensors) for item in value] if isinstance(value, tuple) else value
+
+
+def _getter(places: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """Always a tuple, whatever the number of places."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    if places:
+        one = itemgetter(places[0])
+        return lambda values: (one(values),)
+    return lambda values: ()
+
+
+class _Group:
+    """Spellings whose first input is at the same place, by its shape."""
+
+    def __init__(self, first: int, nested: bool) -> None:
+        self.first = first
+        self.nested = nested
+        self.by_shape: dict[tuple[int, ...], list[Spelling]] = {}
+
+
+class Router:
+    """All captured calls of one function."""
+
+    def __init__(self, path: str, function: Callable[..., Any], backend: Backend) -> None:
+        self.path = path
+        self.backend = backend
+        self.forms: list[Form] = []
+        self.fallbacks: Counter[str] = Counter()
+        self._signature = signature_of(function)
+        self._groups: dict[Any, list[_Group]] = {}
+        """By number of positional arguments and keywords; filled as spellings are met."""
+
+    def add(self, entry: Entry, record: dict[str, Any]) -> None:
+        try:
+            form = Form(entry, record, self._signature)
+        except (ValueError, TypeError):  # it has an argument that no call can be compared with, or another signature here
+            return
+        self.forms.append(form)
+        self._groups.clear()
+
+    def _spell(self, key: Any) -> list[_Group]:
+        """The forms as calls of this shape write them."""
+        groups: list[_Group] = []
+        for form in self.forms:
+            spelling = form.spelled(key[0], key[1:], self._signature)
+            if spelling is None:
+                continue
+            group = next((item for item in groups if (item.first, item.nested) == (spelling.first, spelling.nested)), None)
+            if group is None:
+                groups.append(group := _Group(spelling.first, spelling.nested))
+            group.by_shape.setdefault(spelling.shape, []).append(spelling)
+        if len(self._groups) < MOST_SPELLINGS:
+            self._groups[key] = groups
+        return groups
+
+    def standing_in(self, function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands in the place of `function`: `original` (itself, or another package's router), except for the calls
+        that a kernel takes."""
+        groups, is_compiling, match, fallbacks = self._groups, torch.compiler.is_compiling, self._match, self.fallbacks
+        spell = self._spell
+
+        def route(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return self._traced(original, args, kwargs)
+            found = groups.get((len(args), *kwargs))
+            if found is None:
+                found = spell((len(args), *kwargs))
+            values = (*args, *kwargs.values()) if kwargs else args
+            reason = "other arguments"
+            for group in found:
+                flat = tuple(flatten(values)) if group.nested else values
+                try:
+                    spellings = group.by_shape.get(flat[group.first].shape)
+                except (AttributeError, IndexError, RuntimeError):  # no tensor there, or a nested one without a shape
+                    continue
+                if spellings is None:
+                    reason = "other shape"
+                    continue
+                for spelling in spellings:
+                    entry = spelling.entry
+                    tensors, reason = match(spelling, flat)
+                    if not reason:
+                        launch = entry.launcher(tensors[0].device, self.backend)
+                        if type(launch) is not str:
+                            return entry.run(launch, tensors, lambda: original(*args, **kwargs))
+                        reason = launch
+                    entry.fallbacks[reason] += 1
+            fallbacks[reason] += 1
+            return original(*args, **kwargs)
+
+        route.__name__ = getattr(function, "__name__", self.path.rpartition(".")[2])
+        route.__wrapped__ = function  # type: ignore[attr-defined]
+        return route
+
+    def _match(self, spelling: Spelling, flat: Any) -> tuple[Any, str]:
+        """The entry's inputs, and which guard is violated: empty for none."""
+        entry = spelling.entry
+        if entry.disabled:
+            return (), entry.disabled
+        try:
+            if not spelling.constants_match(flat):
+                return (), "other arguments"
+            tensors = spelling.take_tensors(flat)
+        except (IndexError, TypeError, RuntimeError, ValueError):  # sequences of another length; values that do not compare
+            return (), "other arguments"
+        for check in spelling.guards:
+            if check(*tensors):
+                break
+        else:
+            if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+                return (), "other arguments"
+            reason = entry.guard(tensors, self.backend)
+            if reason:
+                return (), reason
+            spelling.remember(tensors)
+        if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors]):
+            return (), "a gradient is wanted"
+        for at, align in spelling.aligned:
+            if tensors[at].data_ptr() % align:
+                return (), "other alignment"
+        return tensors, "under a torch function mode" if torch._C._is_torch_function_mode_enabled() and foreign_mode() else ""
+
+    def _traced(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Inside torch.compile: the operator where what is known while tracing matches, the original otherwise.
+
+        Alignment is not known then, and nothing has to be: the operator looks at the real tensors and runs the original
+        itself where a guard does not hold.
+        """
+        key = (len(args), *kwargs)
+        for form in self.forms:
+            if form.op is not None:
+                spelling = form.spelled(key[0], key[1:], self._signature)
+                if spelling is not None:
+                    tensors = traced_tensors(spelling, [*args, *kwargs.values()], self.backend.device_type)
+                    if tensors is not None:
+                        return form.op(*tensors)
+        return original(*args, **kwargs)
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    """Of a function written in Python; None where calls are seen as they are spelled, or the signature names no parameters.
+
+    torch's Python functions report their calls to a recorder in a spelling of their own (`F.relu(x)` as `relu(x, inplace=False)`).
+    """
+    if not isinstance(function, types.FunctionType):
+        return None
+    inner = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)).get("if_false")
+    signature = inspect.signature(inner.cell_contents if inner else function)  # `boolean_dispatch` in torch._jit_internal
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    return None if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} else signature
+
+
+def traced_tensors(spelling: Spelling, values: Any, device_type: str) -> Any:
+    """The operator's arguments in order, or None. Runs while torch.compile traces: plain loops and comparisons only."""
+    if torch.is_autocast_enabled(device_type):
+        return None
+    flat: list[Any] = []
+    if not _traced_flat(spelling.values, values, flat):
+        return None
+    found = []
+    for place, pattern in zip(spelling.order, spelling.entry.inputs, strict=True):
+        tensor = flat[place]
+        if (tuple(tensor.shape) != pattern.shape or tensor.dtype != pattern.dtype or tensor.stride() != pattern.stride
+                or tensor.device.type != device_type or (torch.is_grad_enabled() and tensor.requires_grad)):
+            return None
+        found.append(tensor)
+    return found
+
+
+def _traced_flat(patterns: Any, values: Any, flat: list[Any]) -> bool:
+    """Collect the tensors; false where anything else differs."""
+    for pattern, value in zip(patterns, values, strict=True):
+        if pattern is Tensor:
+            if not isinstance(value, torch.Tensor):
+                return False
+            flat.append(value)
+        elif isinstance(pattern, tuple):
+            if not isinstance(value, (list, tuple)) or len(value) != len(pattern) or not _traced_flat(pattern, value, flat):
+                return False
+        elif isinstance(value, torch.Tensor) or type(value) is not type(pattern) or value != pattern:
+            return False
+    return True

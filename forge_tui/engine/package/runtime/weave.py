@@ -1,0 +1,279 @@
+"""Makes a model's own code call the routers: by a class of its own for each module, and nothing global.
+
+A forged module keeps its state and changes its class: to a subclass whose methods are the original's code over a namespace
+in which the captured functions are routers (`parametrize` and FSDP give modules such classes too). So nothing is added to
+`__dict__`, hooks, `state_dict` or replicas; copies and saved models are of the original class; code outside the model calls
+what it always called; and a call costs no more than the router itself. A function mode, which would see every call, costs
+some 2 us at every tensor operation and attribute of the model: it is used for methods and operators of tensors
+alone, which no namespace holds, and only by packages that have kernels for those.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from .mode import Mode, Substitutes, under_mode
+
+NAMESPACES = {"torch": torch, "torch.nn": torch.nn, "torch.nn.functional": torch.nn.functional,
+              "torch.linalg": torch.linalg, "torch.fft": torch.fft, "torch.special": torch.special}
+
+
+def original_class(module: torch.nn.Module) -> type:
+    return getattr(type(module), "_forge_original", type(module))
+
+
+def packages_of(module: torch.nn.Module) -> tuple[Any, ...]:
+    """The packages applied to a module, in the order of their application."""
+    return getattr(type(module), "_forge_packages", ())
+
+
+def set_class(module: torch.nn.Module, kind: type) -> None:
+    """Change a module's class; a forged one hides its own from plain assignment."""
+    object.__dict__["__class__"].__set__(module, kind)  # type: ignore[attr-defined]
+
+
+def is_root(module: torch.nn.Module) -> bool:
+    """Whether some package was applied to this very module, not to one that holds it."""
+    return getattr(type(module), "_forge_root", False)
+
+
+class Weaver:
+    """Makes the classes for one stack of packages."""
+
+    def __init__(self, packages: tuple[Any, ...], substitutes: Substitutes, by_mode: bool) -> None:
+        """by_mode: some of the functions are methods of tensors, which only a function mode can reach."""
+        self._packages = packages
+        self._substitutes = substitutes
+        self._by_mode = by_mode
+        self._names = {function.__name__ for function in substitutes}
+        self._proxies = _proxies(substitutes)
+        self._reaches: dict[Any, bool] = {}
+        self._spaces: dict[int, dict[str, Any]] = {}
+        self._clones: dict[Any, Any] = {}
+        self._classes: dict[Any, type | None] = {}
+
+    def class_for(self, module: torch.nn.Module, root: bool) -> type:
+        """The class this module gets: its original one where nothing of it is routed."""
+        original = original_class(module)
+        if issubclass(original, torch.jit.ScriptModule):
+            return original
+        held = tuple(sorted(name for name, value in vars(module).items() if self._is_substituted(value)))
+        key = original, held, root
+        if key not in self._classes:
+            self._classes[key] = self._make(original, held, root)
+        return self._classes[key] or original
+
+    def _make(self, original: type, held: tuple[str, ...], root: bool) -> type | None:
+        members: dict[str, Any] = dict(self._methods(original))
+        for name in held:
+            members[name] = _Held(name, self._substitutes)
+        if root and self._by_mode:
+            members["__call__"] = under_mode(Mode(self._substitutes), original.__call__)
+        if not members and not root:
+            return None  # the root's class changes all the same: it is what says which packages are applied
+        members |= {"__module__": original.__module__, "__qualname__": original.__qualname__, "__doc__": original.__doc__,
+                    "_forge_original": original, "_forge_packages": self._packages, "_forge_root": root, "__reduce_ex__": _reduce,
+                    "__class__": property(lambda module: original)}  # as pickle and repr see it
+        return type(original)(original.__name__, (original,), members)
+
+    def _is_substituted(self, value: Any) -> bool:
+        return callable(value) and not isinstance(value, torch.nn.Module) and _in(value, self._substitutes)
+
+    def _methods(self, original: type) -> Iterator[tuple[str, Any]]:
+        """The methods that forward runs and that call a routed function, over another namespace."""
+        waiting, seen = ["forward"], {"forward"}
+        while waiting:
+            name = waiting.pop()
+            member = next((vars(kind)[name] for kind in original.__mro__ if name in vars(kind)), None)
+            function = member.__func__ if isinstance(member, staticmethod) else member
+            if not isinstance(function, types.FunctionType):
+                continue
+            for used in names_in(function):
+                if used not in seen and isinstance(getattr(original, used, None), types.FunctionType):
+                    seen.add(used)
+                    waiting.append(used)
+            if self._reach(function):
+                clone = self._clone(function)
+                yield name, staticmethod(clone) if isinstance(member, staticmethod) else clone
+
+    # -- functions
+
+    def _reach(self, function: types.FunctionType) -> bool:
+        """Whether a routed function is among what this one calls, through helpers of its own package included."""
+        if function not in self._reaches:
+            self._reaches[function] = False  # while looking: a cycle adds nothing
+            self._reaches[function] = _may_move(function) and any(
+                self._replaces(value, function) for value in _used(function))
+        return self._reaches[function]
+
+    def _replaces(self, value: Any, user: types.FunctionType) -> bool:
+        if isinstance(value, types.ModuleType):
+            return value in self._proxies and bool(self._names & names_in(user))
+        if _in(value, self._substitutes):
+            return True
+        return isinstance(value, types.FunctionType) and _is_helper(value, user) and self._reach(value)
+
+    def _replacement(self, value: Any, user: types.FunctionType) -> Any:
+        if isinstance(value, types.ModuleType):
+            return self._proxies.get(value, value)
+        if _in(value, self._substitutes):
+            return self._substitutes[value]
+        if isinstance(value, types.FunctionType) and _is_helper(value, user) and self._reach(value):
+            return self._clone(value)
+        return value
+
+    def _clone(self, function: types.FunctionType) -> types.FunctionType:
+        """The same code over a namespace with routers; everything else of the function is the very same."""
+        if function in self._clones:
+            return self._clones[function]
+        clone = types.FunctionType(function.__code__, self._space(function), function.__name__, function.__defaults__,
+                                   function.__closure__ and tuple(types.CellType() for _ in function.__closure__))
+        self._clones[function] = clone
+        clone.__dict__.update(function.__dict__)
+        clone.__qualname__, clone.__kwdefaults__ = function.__qualname__, function.__kwdefaults__
+        clone.__annotations__, clone.__doc__ = function.__annotations__, function.__doc__
+        if function.__closure__:
+            clone = self._closed(clone, function)
+        for name in names_in(function):
+            if name in function.__globals__:
+                value = function.__globals__[name]
+                replaced = self._replacement(value, function)
+                if replaced is not value:
+                    clone.__globals__[name] = replaced
+        return clone
+
+    def _closed(self, clone: types.FunctionType, function: types.FunctionType) -> types.FunctionType:
+        """With the original's own cells, except those that hold a function to replace."""
+        cells = []
+        for cell in function.__closure__ or ():
+            value = _content(cell)
+            replaced = self._replacement(value, function)
+            cells.append(cell if replaced is value else types.CellType(replaced))
+        closed = types.FunctionType(clone.__code__, clone.__globals__, clone.__name__, clone.__defaults__, tuple(cells))
+        closed.__dict__.update(clone.__dict__)
+        closed.__qualname__, closed.__kwdefaults__ = clone.__qualname__, clone.__kwdefaults__
+        closed.__annotations__, closed.__doc__ = clone.__annotations__, clone.__doc__
+        self._clones[function] = closed
+        return closed
+
+    def _space(self, function: types.FunctionType) -> dict[str, Any]:
+        """One copy of a Python module's globals for all functions of it."""
+        return self._spaces.setdefault(id(function.__globals__), dict(function.__globals__))
+
+
+class _Held:
+    """A routed function that a module holds as an attribute (`self.act = F.gelu`): reads give the router, the state keeps
+    the function."""
+
+    def __init__(self, name: str, substitutes: Substitutes) -> None:
+        self._name = name
+        self._substitutes = substitutes
+
+    def __get__(self, module: Any, owner: Any = None) -> Any:
+        if module is None:
+            return self
+        try:
+            value = module.__dict__[self._name]
+        except KeyError:
+            raise AttributeError(f"{owner.__name__!r} object has no attribute {self._name!r}") from None
+        return self._substitutes.get(value, value) if _in(value, self._substitutes) else value
+
+    def __set__(self, module: Any, value: Any) -> None:
+        module.__dict__[self._name] = value
+
+    def __delete__(self, module: Any) -> None:
+        del module.__dict__[self._name]
+
+
+def _reduce(module: torch.nn.Module, protocol: int) -> Any:
+    """Copies and pickles are of the original class."""
+    original = original_class(module)
+    reduced = original.__reduce_ex__(module, protocol)  # type: ignore[arg-type]
+    if isinstance(reduced, tuple):
+        forged = type(module)
+        arguments = tuple(original if value is forged else value for value in reduced[1])
+        reduced = (original if reduced[0] is forged else reduced[0], arguments, *reduced[2:])
+    return reduced
+
+
+def _proxies(substitutes: Substitutes) -> dict[types.ModuleType, types.ModuleType]:
+    """Stand-ins for torch's namespaces: the same members, with routers among them."""
+    proxies = {}
+    for name, real in NAMESPACES.items():
+        proxy = types.ModuleType(real.__name__, real.__doc__)
+        proxy.__dict__.update(vars(real))
+        changed = {key: substitutes[value] for key, value in vars(real).items() if _in(value, substitutes)}
+        proxy.__dict__.update(changed)
+        proxies[name] = proxy
+    for name, proxy in proxies.items():
+        parent, _, last = name.rpartition(".")
+        if parent:
+            setattr(proxies[parent], last, proxy)
+    return {NAMESPACES[name]: proxy for name, proxy in proxies.items()}
+
+
+def names_in(function: types.FunctionType) -> set[str]:
+    """Every global and attribute name in a function's code, that of functions inside it included."""
+    found: set[str] = set()
+    waiting = [function.__code__]
+    while waiting:
+        code = waiting.pop()
+        found.update(code.co_names)
+        waiting += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return found
+
+
+def _used(function: types.FunctionType) -> Iterator[Any]:
+    """What a function's code may call: globals it names, and what it closes over."""
+    for name in names_in(function):
+        if name in function.__globals__:
+            yield function.__globals__[name]
+    for cell in function.__closure__ or ():
+        yield _content(cell)
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def _may_move(function: types.FunctionType) -> bool:
+    """Whether the code behaves the same over a copy of its globals: it writes none, and names none that is not there yet."""
+    builtins = function.__globals__.get("__builtins__", {})
+    known = vars(builtins) if isinstance(builtins, types.ModuleType) else builtins
+    waiting = [function.__code__]
+    while waiting:
+        code = waiting.pop()
+        for step in dis.get_instructions(code):
+            if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+                return False
+            if step.opname == "LOAD_GLOBAL" and step.argval not in function.__globals__ and step.argval not in known:
+                return False
+        waiting += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return True
+
+
+def _is_helper(value: types.FunctionType, user: types.FunctionType) -> bool:
+    """Functions of the model's own package; of torch's modules those beside the user; what a decorator closes over."""
+    top = (value.__module__ or "").partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return False
+    if top == "torch":
+        return value.__globals__ is user.__globals__
+    user_top = (user.__module__ or "").partition(".")[0]
+    return top == user_top or user_top == "torch" or any(value is _content(cell) for cell in user.__closure__ or ())
+
+
+def _in(value: Any, table: dict[Any, Any]) -> bool:
+    try:
+        return value in table
+    except (TypeError, RuntimeError):  # unhashable; a tensor's ambiguous truth
+        return False
