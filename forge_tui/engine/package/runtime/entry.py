@@ -16,6 +16,9 @@ Launcher = Callable[[Tensors], None]
 """Runs an entry's launches on its inputs followed by its outputs, in the order of `input_names` and `output_names`,
 asynchronously on the current stream."""
 
+Invoker = Callable[[Tensors], Any]
+"""The inputs in, the call's result out."""
+
 _DTYPE_SLACK = {torch.float64: 64.0, torch.float32: 64.0, torch.float16: 8.0, torch.bfloat16: 4.0}
 """Canaries: how many units of roundoff of the output's dtype two right results may be apart, in norm. Sums in float32 lose
 more of their last digits than one rounding to a half type does."""
@@ -86,7 +89,7 @@ class Entry:
         self.evidence: dict[str, Any] = record.get("evidence", {})
         self._file = verified_file
         self._lock = threading.Lock()
-        self._ready: dict[torch.device, Launcher | str] = {}
+        self._ready: dict[torch.device, Invoker | str] = {}
         self.disabled = ""
         """Why the kernel is not used any more; set by a canary."""
         self.canary_every = 0
@@ -103,8 +106,8 @@ class Entry:
         """The kernel file, checked against the manifest's hash."""
         return self._file(f"kernels/{self.kernel}.cu").decode()
 
-    def launcher(self, device: torch.device, backend: Backend) -> Launcher | str:
-        """What launches on this device, loaded once; or why nothing does, which is said once."""
+    def invoker(self, device: torch.device, backend: Backend) -> Invoker | str:
+        """What runs the kernel on this device, loaded once; or why nothing does, which is said once."""
         ready = self._ready.get(device)
         if ready is None:
             with self._lock:
@@ -115,12 +118,35 @@ class Entry:
                     ready = self._ready[device] = self._prepare(device, backend)
         return ready
 
-    def _prepare(self, device: torch.device, backend: Backend) -> Launcher | str:
+    def _prepare(self, device: torch.device, backend: Backend) -> Invoker | str:
         try:
-            return backend.prepare(self, device)
+            return self._invoke(backend.prepare(self, device), device)
         except PackageError as error:
             warnings.warn(f"{self.operator} keeps its original: {error}", stacklevel=2)
             return str(error)
+
+    def _invoke(self, launch: Launcher, device: torch.device) -> Invoker:
+        """Allocates the results and launches; one new result, the common case, without a loop."""
+        makers = [None if at >= 0 else _maker(pattern, device) for pattern, at in zip(self.outputs, self.written, strict=True)]
+        if len(makers) == 1 and makers[0] is not None:
+            make = makers[0]
+
+            def invoke(tensors: Tensors) -> Any:
+                result = make()
+                launch((*tensors, result))
+                return result
+
+            return invoke
+
+        def invoke_any(tensors: Tensors) -> Any:
+            results = [make() if make else tensors[at] for make, at in zip(makers, self.written, strict=True)]
+            launch((*tensors, *results))
+            for at in self.written:
+                if at >= 0 and not tensors[at].is_inference():
+                    torch.autograd.graph.increment_version(tensors[at])  # an in-place write, as autograd must see it
+            return results[0] if len(results) == 1 else tuple(results)
+
+        return invoke_any
 
     def guard(self, tensors: Tensors, backend: Backend) -> str:
         """Which guard this call violates, in words; empty when the kernel may run. Gradients and alignment are not looked at."""
@@ -142,28 +168,18 @@ class Entry:
     def aligned(self, tensors: Tensors) -> bool:
         return not any(tensor.data_ptr() % pattern.align for tensor, pattern in zip(tensors, self.inputs, strict=True))
 
-    def run(self, launch: Launcher, tensors: Tensors, original: Callable[[], Any]) -> Any:
-        """The kernel's result on tensors for which every guard holds. original: the call as it was, for canaries."""
+    def watched(self, invoke: Invoker, tensors: Tensors, original: Callable[[], Any]) -> Any:
+        """The kernel's result, or in every `canary_every`-th call the original's. original: the call as it was."""
         if self.canary_every and (self.calls + 1) % self.canary_every == 0 and not _capturing(tensors[0].device):
-            return self._canary(launch, tensors, original)
+            return self._canary(invoke, tensors, original)
         self.calls += 1
-        return self._launch(launch, tensors)
+        return invoke(tensors)
 
-    def _launch(self, launch: Launcher, tensors: Tensors) -> Any:
-        device = tensors[0].device
-        results = [torch.empty_strided(pattern.shape, pattern.stride, dtype=pattern.dtype, device=device) if at < 0
-                   else tensors[at] for pattern, at in zip(self.outputs, self.written, strict=True)]
-        launch((*tensors, *results))
-        for at in self.written:
-            if at >= 0 and not tensors[at].is_inference():
-                torch.autograd.graph.increment_version(tensors[at])  # an in-place write, as autograd must see it
-        return results[0] if len(results) == 1 else tuple(results)
-
-    def _canary(self, launch: Launcher, tensors: Tensors, original: Callable[[], Any]) -> Any:
+    def _canary(self, invoke: Invoker, tensors: Tensors, original: Callable[[], Any]) -> Any:
         """Kernel and original on the same inputs. The original's result is returned; one that differs ends the kernel."""
         self.canaries += 1
         copies = [_same_layout(tensor) if at in self.written else tensor for at, tensor in enumerate(tensors)]
-        got = self._launch(launch, copies)
+        got = invoke(copies)
         expected = original()
         for mine, theirs in zip(_tuple(got), _tuple(expected), strict=True):
             apart = difference(mine, theirs)
@@ -204,6 +220,23 @@ def difference(got: torch.Tensor, expected: torch.Tensor) -> float:
     apart = float(torch.where(finite, got.double() - expected.double(), 0.0).norm())
     norm = float(torch.where(finite, expected.double(), 0.0).norm())
     return apart / norm if norm else (float("inf") if apart else 0.0)
+
+
+def _maker(pattern: TensorPattern, device: torch.device) -> Callable[[], torch.Tensor]:
+    """Allocates one result. torch's compiler has allocators without the cost of a general call; they are private to it."""
+    shape, stride, dtype = pattern.shape, pattern.stride, pattern.dtype
+    fast = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    fast = getattr(fast, f"_empty_strided_{device.type}", None)
+
+    def general() -> torch.Tensor:
+        return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+
+    if fast is None:
+        return general
+    if device.type == "cpu":
+        return lambda: fast(shape, stride, dtype)
+    current, index = torch.cuda.current_device, device.index
+    return lambda: fast(shape, stride, dtype) if current() == index else general()
 
 
 def _same_layout(tensor: torch.Tensor) -> torch.Tensor:

@@ -89,10 +89,10 @@ def _run(form: Form, router: Router, tensors: tuple[torch.Tensor, ...], original
     entry = form.entry
     reason = entry.disabled or entry.guard(tensors, router.backend) or ("" if entry.aligned(tensors) else "other alignment")
     if not reason:
-        launch = entry.launcher(tensors[0].device, router.backend)
-        if type(launch) is not str:
-            return entry.run(launch, tensors, lambda: original(*tensors))
-        reason = launch
+        invoke = entry.invoker(tensors[0].device, router.backend)
+        if type(invoke) is not str:
+            return entry.watched(invoke, tensors, lambda: original(*tensors))
+        reason = invoke
     entry.fallbacks[reason] += 1
     result = original(*tensors)
     laid = [_laid(tensor, pattern.stride) for tensor, pattern in

@@ -154,12 +154,34 @@ class Spelling:
         self.take_tensors = _getter([tensors[place] for place in order])
         self.take_constants = _getter(others)
         self.aligned = tuple((at, pattern.align) for at, pattern in enumerate(entry.inputs) if pattern.align > 1)
+        self.dtype = entry.inputs[0].dtype
+        self.stride = entry.inputs[0].stride
         self.guards: list[Any] = []
+        """Fast guards, each built from tensors that passed every check."""
 
-    def constants_match(self, flat: Any) -> bool:
-        """Equal in value and in type: 1, 1.0 and True are three different arguments."""
-        found = self.take_constants(flat)
-        return found == self.constants and tuple(map(type, found)) == self.kinds
+    def refusal(self, tensors: tuple[Any, ...], flat: Any, backend: Backend) -> str:
+        """Which guard the call violates, in words; empty when the kernel may run."""
+        for check in self.guards:
+            if check(*tensors):
+                break
+        else:
+            reason = self.entry.guard(tensors, backend)
+            if reason:
+                return reason
+            self.remember(tensors)
+        constants = self.take_constants(flat)
+        if constants != self.constants or tuple(map(type, constants)) != self.kinds:
+            return "other arguments"
+        if torch.is_grad_enabled():
+            for tensor in tensors:
+                if tensor.requires_grad:
+                    return "a gradient is wanted"
+        for at, align in self.aligned:
+            if tensors[at].data_ptr() % align:
+                return "other alignment"
+        if torch._C._is_torch_function_mode_enabled() and foreign_mode():
+            return "under a torch function mode"
+        return self.entry.disabled
 
     def remember(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """Build a fast guard from tensors that passed every check."""
@@ -185,13 +207,8 @@ def _getter(places: Any) -> Callable[[Any], tuple[Any, ...]]:
     return lambda values: ()
 
 
-class _Group:
-    """Spellings whose first input is at the same place, by its shape."""
-
-    def __init__(self, first: int, nested: bool) -> None:
-        self.first = first
-        self.nested = nested
-        self.by_shape: dict[tuple[int, ...], list[Spelling]] = {}
+_Group = tuple[int, bool, dict[tuple[int, ...], list[Spelling]]]
+"""Place of the first input, whether sequences are opened to count to it, and the spellings by that input's shape."""
 
 
 class Router:
@@ -215,38 +232,42 @@ class Router:
         self._groups.clear()
 
     def _spell(self, key: Any) -> list[_Group]:
-        """The forms as calls of this shape write them."""
-        groups: list[_Group] = []
+        """The forms as calls of this shape write them. key: the number of positional arguments, then the keywords if any."""
+        count, *keywords = key if isinstance(key, tuple) else (key,)
+        groups: dict[tuple[int, bool], dict[tuple[int, ...], list[Spelling]]] = {}
         for form in self.forms:
-            spelling = form.spelled(key[0], key[1:], self._signature)
-            if spelling is None:
-                continue
-            group = next((item for item in groups if (item.first, item.nested) == (spelling.first, spelling.nested)), None)
-            if group is None:
-                groups.append(group := _Group(spelling.first, spelling.nested))
-            group.by_shape.setdefault(spelling.shape, []).append(spelling)
+            spelling = form.spelled(count, tuple(keywords), self._signature)
+            if spelling is not None:
+                by_shape = groups.setdefault((spelling.first, spelling.nested), {})
+                by_shape.setdefault(spelling.shape, []).append(spelling)
+        found = [(*place, by_shape) for place, by_shape in groups.items()]
         if len(self._groups) < MOST_SPELLINGS:
-            self._groups[key] = groups
-        return groups
+            self._groups[key] = found
+        return found
 
     def standing_in(self, function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
         """What stands in the place of `function`: `original` (itself, or another package's router), except for the calls
         that a kernel takes."""
-        groups, is_compiling, match, fallbacks = self._groups, torch.compiler.is_compiling, self._match, self.fallbacks
-        spell = self._spell
+        groups, spell, tracing, fallbacks = self._groups, self._spell, torch.compiler.is_dynamo_compiling, self.fallbacks
+        backend = self.backend
 
         def route(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
+            if tracing():
                 return self._traced(original, args, kwargs)
-            found = groups.get((len(args), *kwargs))
+            if kwargs:
+                key: Any = (len(args), *kwargs)
+                values = (*args, *kwargs.values())
+            else:
+                key, values = len(args), args
+            found = groups.get(key)
             if found is None:
-                found = spell((len(args), *kwargs))
-            values = (*args, *kwargs.values()) if kwargs else args
+                found = spell(key)
             reason = "other arguments"
-            for group in found:
-                flat = tuple(flatten(values)) if group.nested else values
+            for first, nested, by_shape in found:
+                flat = tuple(flatten(values)) if nested else values
                 try:
-                    spellings = group.by_shape.get(flat[group.first].shape)
+                    tensor = flat[first]
+                    spellings = by_shape.get(tensor.shape)
                 except (AttributeError, IndexError, RuntimeError):  # no tensor there, or a nested one without a shape
                     continue
                 if spellings is None:
@@ -254,12 +275,24 @@ class Router:
                     continue
                 for spelling in spellings:
                     entry = spelling.entry
-                    tensors, reason = match(spelling, flat)
+                    if tensor.dtype is not spelling.dtype:
+                        reason = "other dtype"
+                    elif tensor.stride() != spelling.stride:
+                        reason = "other stride"
+                    else:
+                        try:
+                            tensors = spelling.take_tensors(flat)
+                            reason = spelling.refusal(tensors, flat, backend)
+                        except (IndexError, TypeError, RuntimeError, ValueError, AttributeError):
+                            reason = "other arguments"  # sequences of another length; values that do not compare
                     if not reason:
-                        launch = entry.launcher(tensors[0].device, self.backend)
-                        if type(launch) is not str:
-                            return entry.run(launch, tensors, lambda: original(*args, **kwargs))
-                        reason = launch
+                        invoke = entry.invoker(tensors[0].device, backend)
+                        if type(invoke) is not str:
+                            if entry.canary_every:
+                                return entry.watched(invoke, tensors, lambda: original(*args, **kwargs))
+                            entry.calls += 1
+                            return invoke(tensors)
+                        reason = invoke
                     entry.fallbacks[reason] += 1
             fallbacks[reason] += 1
             return original(*args, **kwargs)
@@ -267,34 +300,6 @@ class Router:
         route.__name__ = getattr(function, "__name__", self.path.rpartition(".")[2])
         route.__wrapped__ = function  # type: ignore[attr-defined]
         return route
-
-    def _match(self, spelling: Spelling, flat: Any) -> tuple[Any, str]:
-        """The entry's inputs, and which guard is violated: empty for none."""
-        entry = spelling.entry
-        if entry.disabled:
-            return (), entry.disabled
-        try:
-            if not spelling.constants_match(flat):
-                return (), "other arguments"
-            tensors = spelling.take_tensors(flat)
-        except (IndexError, TypeError, RuntimeError, ValueError):  # sequences of another length; values that do not compare
-            return (), "other arguments"
-        for check in spelling.guards:
-            if check(*tensors):
-                break
-        else:
-            if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
-                return (), "other arguments"
-            reason = entry.guard(tensors, self.backend)
-            if reason:
-                return (), reason
-            spelling.remember(tensors)
-        if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors]):
-            return (), "a gradient is wanted"
-        for at, align in spelling.aligned:
-            if tensors[at].data_ptr() % align:
-                return (), "other alignment"
-        return tensors, "under a torch function mode" if torch._C._is_torch_function_mode_enabled() and foreign_mode() else ""
 
     def _traced(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Inside torch.compile: the operator where what is known while tracing matches, the original otherwise.
