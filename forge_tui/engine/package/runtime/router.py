@@ -84,6 +84,15 @@ class Form:
         """For each of the entry's inputs its place among the captured spelling's tensors."""
         if not self.tensors or Never in list(flatten([*self.positional, *self.named.values()])):
             raise ValueError("no call can be recognized as this one")
+        self.parameters = None if self.bound is None else tuple(self.bound)
+        self.defaults = {} if signature is None else {
+            name: item.default for name, item in signature.parameters.items() if item.default is not inspect.Parameter.empty}
+        self.patterns = [*self.positional, *self.named.values()] if self.bound is None else list(self.bound.values())
+        self.pattern_order = self.order
+        """For each of the entry's inputs its place among the tensors of `patterns`."""
+        if signature is not None and self.parameters is not None:
+            every = self.spelled(len(self.parameters), (), signature) or self.spelled(0, self.parameters, signature)
+            self.pattern_order = every.order if every else self.order
         self.op: Any = None
         """The entry as an operator of torch, for calls that are traced; None until it is registered."""
 
@@ -298,7 +307,6 @@ class Router:
             return original(*args, **kwargs)
 
         route.__name__ = getattr(function, "__name__", self.path.rpartition(".")[2])
-        route.__wrapped__ = function  # type: ignore[attr-defined]
         return route
 
     def _traced(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -307,14 +315,11 @@ class Router:
         Alignment is not known then, and nothing has to be: the operator looks at the real tensors and runs the original
         itself where a guard does not hold.
         """
-        key = (len(args), *kwargs)
         for form in self.forms:
             if form.op is not None:
-                spelling = form.spelled(key[0], key[1:], self._signature)
-                if spelling is not None:
-                    tensors = traced_tensors(spelling, [*args, *kwargs.values()], self.backend.device_type)
-                    if tensors is not None:
-                        return form.op(*tensors)
+                tensors = traced_tensors(form, args, kwargs, self.backend.device_type)
+                if tensors is not None:
+                    return form.op(*tensors)
         return original(*args, **kwargs)
 
 
@@ -331,21 +336,40 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
     return None if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} else signature
 
 
-def traced_tensors(spelling: Spelling, values: Any, device_type: str) -> Any:
+def traced_tensors(form: Form, args: Any, kwargs: Any, device_type: str) -> Any:
     """The operator's arguments in order, or None. Runs while torch.compile traces: plain loops and comparisons only."""
     if torch.is_autocast_enabled(device_type):
         return None
+    values = _traced_values(form, args, kwargs)
     flat: list[Any] = []
-    if not _traced_flat(spelling.values, values, flat):
+    if values is None or not _traced_flat(form.patterns, values, flat):
         return None
     found = []
-    for place, pattern in zip(spelling.order, spelling.entry.inputs, strict=True):
+    for place, pattern in zip(form.pattern_order, form.entry.inputs, strict=True):
         tensor = flat[place]
         if (tuple(tensor.shape) != pattern.shape or tensor.dtype != pattern.dtype or tensor.stride() != pattern.stride
                 or tensor.device.type != device_type or (torch.is_grad_enabled() and tensor.requires_grad)):
             return None
         found.append(tensor)
     return found
+
+
+def _traced_values(form: Form, args: Any, kwargs: Any) -> list[Any] | None:
+    """The call's values in the order of the form's patterns."""
+    if form.parameters is None:
+        exact = len(args) == len(form.positional) and list(kwargs) == list(form.named)
+        return [*args, *kwargs.values()] if exact else None
+    values = list(args)
+    if len(args) > len(form.parameters):
+        return None
+    for name in form.parameters[len(args):]:
+        if name in kwargs:
+            values.append(kwargs[name])
+        elif name in form.defaults:
+            values.append(form.defaults[name])
+        else:
+            return None
+    return values if len(args) + len(kwargs) <= len(values) and all([name in form.parameters for name in kwargs]) else None
 
 
 def _traced_flat(patterns: Any, values: Any, flat: list[Any]) -> bool:
