@@ -206,6 +206,9 @@ def _export_parser() -> argparse.ArgumentParser:
     parser.add_argument("--wheel", action="store_true", help="also build a wheel")
     parser.add_argument("--arch", action="append", default=[], metavar="sm_NN",
                         help="build for this architecture too, unjudged there (repeatable); nvcc builds where it is, else NVRTC")
+    parser.add_argument("--select", default="safe", metavar="WHAT",
+                        help="safe: confirmed wins whose interval clears a margin (the default); all: every verified kernel; "
+                             "or variant keys and operator patterns, with commas between")
     return parser
 
 

@@ -278,11 +278,16 @@ def selftest(options: Namespace) -> int:
 def export(options: Namespace) -> int:
     paths = _project(options.dir)
     cards = _cards(paths)
-    from forge_tui.engine.forge import winners
+    from forge_tui.engine.forge import verified, winners
     from forge_tui.engine.package.export import export_package
+    from forge_tui.engine.package.selection import select
     from forge_tui.engine.state import load_state
 
-    found = winners(load_state(paths), cards)
+    state = load_state(paths)
+    known = (winners if options.select == "safe" else verified)(state, cards)
+    found, left = select(known, options.select)
+    for winner, reason in left:
+        _tell(f"{winner.variant.key} ({winner.variant.operator}) is not in the package: {reason}")
     if not found:
         raise ProjectError("no kernel is confirmed yet: there is nothing to export", where=str(paths.root),
                            cure=f"forge-tui --run {_relative(paths.root)}")

@@ -185,8 +185,13 @@ class _Run:
         if not confirmed(self.state, cards):
             return
         from forge_tui.engine.package.export import export_package  # imports torch
+        from forge_tui.engine.package.selection import select
 
-        found = winners(self.state, cards)
+        found, unsafe = select(winners(self.state, cards), "safe")
+        for winner, reason in unsafe:
+            self.recorder.note("info", f"{winner.variant.key} is not in the package: {reason}")
+        if not found:
+            return
         self.recorder.note("info", f"packaging {len(found)} kernels")
         exported = export_package(self.paths, cards, found, cards.device)
         for key, reason in exported.left_out:
@@ -269,6 +274,15 @@ def winners(state: RunState, cards: OperatorFile) -> list[Winner]:
     from forge_tui.engine.package.export import Winner
 
     return [Winner(variant, node.kernel, node.verdict) for variant, node in confirmed(state, cards)]
+
+
+def verified(state: RunState, cards: OperatorFile) -> list[Winner]:
+    """The best verified kernel of every operator, wins or not: what `export --select all` may take."""
+    from forge_tui.engine.package.export import Winner
+
+    pairs = [(cards.find(key), operator.tree.best) for key, operator in state.operators.items()]
+    return [Winner(variant, node.kernel, node.verdict) for variant, node in pairs
+            if variant is not None and node is not None and node.verdict is not None and node.verdict.verified]
 
 
 def set_aside(paths: ProjectPaths) -> None:

@@ -94,7 +94,8 @@ class Weaver:
             function = member.__func__ if isinstance(member, staticmethod) else member
             if not isinstance(function, types.FunctionType):
                 continue
-            for used in names_in(function):
+            wrapped = [value for cell in function.__closure__ or () if isinstance(value := _content(cell), types.FunctionType)]
+            for used in set[str]().union(*map(names_in, [function, *wrapped])):
                 if used not in seen and isinstance(getattr(original, used, None), types.FunctionType):
                     seen.add(used)
                     waiting.append(used)

@@ -1,0 +1,48 @@
+"""Which kernels go into a package: wins that are safe, all that are right, or those named."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from forge_tui.engine.judge.verdict import Timing
+from forge_tui.engine.package.export import Winner
+from forge_tui.errors import ProjectError
+
+SAFE_MARGIN = 1.02
+"""A win is safe when even the low end of its interval is this much faster: the guard and what timing alone does not show
+(a colder cache, another neighbour) cost a model about that."""
+
+
+def select(winners: list[Winner], choice: str) -> tuple[list[Winner], list[tuple[Winner, str]]]:
+    """Kernels to export, and those left out with the reason.
+
+    choice: `safe`, `all`, or variant keys and operator patterns with commas between. On a machine without a GPU, where
+    nothing is timed against eager, every verified kernel is safe. Raises ProjectError where a name fits nothing.
+    """
+    if choice == "all":
+        return winners, []
+    if choice == "safe":
+        reasons = [(winner, _unsafe(winner.verdict.timing)) for winner in winners]
+        return [winner for winner, reason in reasons if not reason], [(winner, reason) for winner, reason in reasons if reason]
+    names = [name.strip() for name in choice.split(",") if name.strip()]
+    for name in names:
+        if not any(_named(winner, name) for winner in winners):
+            known = ", ".join(f"{winner.variant.key} {winner.variant.operator}" for winner in winners) or "none"
+            raise ProjectError(f"no verified kernel is called {name!r}", where="--select",
+                               cure=f"write safe, all, or some of: {known}")
+    chosen = [winner for winner in winners if any(_named(winner, name) for name in names)]
+    return chosen, [(winner, "not among those named") for winner in winners if winner not in chosen]
+
+
+def _named(winner: Winner, name: str) -> bool:
+    operator = winner.variant.operator
+    return winner.variant.key.startswith(name) or fnmatchcase(operator, name) or fnmatchcase(operator.rpartition(".")[2], name)
+
+
+def _unsafe(timing: Timing | None) -> str:
+    if timing is None or timing.kind == "modelled":
+        return ""
+    if timing.speedup_interval is None:
+        return "not timed against eager"
+    low = timing.speedup_interval[0]
+    return "" if low >= SAFE_MARGIN else f"its interval begins at {low:.3f}x, below {SAFE_MARGIN}x"
