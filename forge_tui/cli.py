@@ -215,6 +215,7 @@ def _export_parser() -> argparse.ArgumentParser:
 def _doctor_parser() -> argparse.ArgumentParser:
     parser = _parser("doctor", "Say what this machine has and lacks, with the fix. Exit code 3: something needed is missing.")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--measure", action="store_true", help="measure what each GPU can do at the most, where that is not stored")
     return parser
 
 

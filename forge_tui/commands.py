@@ -199,8 +199,11 @@ def show(options: Namespace) -> int:
 
 
 def doctor(options: Namespace) -> int:
-    from forge_tui.engine.doctor import diagnose, render
+    from forge_tui.engine.doctor import diagnose, measure_devices, render
 
+    if options.measure:
+        for problem in measure_devices():
+            _tell(problem)
     diagnosis = diagnose(Path.cwd())
     if options.json:
         _print_json(diagnosis)

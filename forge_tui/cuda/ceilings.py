@@ -60,16 +60,12 @@ class Ceilings(Struct, frozen=True):
 
 def ceilings_of(target: GpuTarget, folder: Path | None = None) -> Ceilings:
     """The stored ones of this device and driver, or measured now and stored. A folder that cannot be written costs only time."""
-    import torch
-
-    properties = torch.cuda.get_device_properties(target.index)
-    driver = _driver_version()
-    identity = f"{properties.name} {getattr(properties, 'uuid', target.index)}"
-    path = (folder or data_folder()) / "ceilings" / f"{re.sub(r'[^A-Za-z0-9]+', '-', identity)}.json"
-    stored = _stored(path)
-    if stored is not None and stored.device == identity and stored.driver == driver:
+    stored = stored_ceilings(target.index, folder)
+    if stored is not None:
         return stored
-    found = measure(target, identity, driver)
+    identity = _identity(target.index)
+    path = _path(identity, folder)
+    found = measure(target, identity, _driver_version())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(f".{os.getpid()}")
@@ -78,6 +74,24 @@ def ceilings_of(target: GpuTarget, folder: Path | None = None) -> Ceilings:
     except OSError:
         pass
     return found
+
+
+def stored_ceilings(index: int, folder: Path | None = None) -> Ceilings | None:
+    """Of torch's device `index` with the driver that is loaded; None when they were not measured yet."""
+    identity = _identity(index)
+    stored = _stored(_path(identity, folder))
+    return stored if stored is not None and stored.device == identity and stored.driver == _driver_version() else None
+
+
+def _identity(index: int) -> str:
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    return f"{properties.name} {getattr(properties, 'uuid', index)}"
+
+
+def _path(identity: str, folder: Path | None) -> Path:
+    return (folder or data_folder()) / "ceilings" / f"{re.sub(r'[^A-Za-z0-9]+', '-', identity)}.json"
 
 
 def measure(target: GpuTarget, identity: str, driver: int) -> Ceilings:

@@ -68,3 +68,11 @@ def call(function: str, *arguments: Any) -> Any:
 def attribute(device: Any, name: str) -> int:
     """`CU_DEVICE_ATTRIBUTE_<name>` of a device."""
     return int(call("cuDeviceGetAttribute", getattr(driver().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), device))
+
+
+def bus_id(index: int) -> str:
+    """PCI bus id of torch's device `index`; empty where the driver does not say."""
+    try:
+        return call("cuDeviceGetPCIBusId", 32, call("cuDeviceGet", index)).split(b"\0")[0].decode()
+    except DriverError:
+        return ""

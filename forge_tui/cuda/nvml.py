@@ -55,6 +55,17 @@ class Nvml:
         return DeviceState(clock, self._reasons(), self._number("nvmlDeviceGetTemperature", _TEMPERATURE_GPU) or 0,
                            self._processes())
 
+    def mig(self) -> bool | None:
+        """Whether the device is split into instances; None where it cannot be or the library does not say."""
+        if self._library is None:
+            return None
+        current, pending = ctypes.c_uint(), ctypes.c_uint()
+        try:
+            status = self._library.nvmlDeviceGetMigMode(self._device, ctypes.byref(current), ctypes.byref(pending))
+        except AttributeError:
+            return None
+        return bool(current.value) if status == 0 else None
+
     def _number(self, function: str, kind: int) -> int | None:
         value = ctypes.c_uint()
         status = getattr(self._library, function)(self._device, kind, ctypes.byref(value))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from msgspec import Struct
 
+from forge_tui.cuda.driver import bus_id
 from forge_tui.cuda.nvml import Nvml, disturbances
 from forge_tui.cuda.statistics import Estimate, Stop, compare, estimate
 
@@ -102,7 +103,7 @@ class Stopwatch:
         self.sink = torch.zeros((), dtype=torch.float32, device=target.device)
         self.side = torch.cuda.Stream(target.device)
         """Where graphs are captured: the default stream cannot be."""
-        self.nvml = Nvml(_bus_id(target.index))
+        self.nvml = Nvml(bus_id(target.index))
         self.seconds = 0.0
         """Spent in the last measurement."""
 
@@ -234,11 +235,3 @@ def _batch(stop: Stop, done: int, round_us: float) -> int:
     wanted = stop.least - done if done < stop.least else max(4, done // 4)
     return max(1, min(wanted, stop.most - done, int(BATCH_S * 1e6 / max(round_us, 1.0))))
 
-
-def _bus_id(index: int) -> str:
-    from forge_tui.cuda.driver import DriverError, call
-
-    try:
-        return call("cuDeviceGetPCIBusId", 32, call("cuDeviceGet", index)).split(b"\0")[0].decode()
-    except DriverError:
-        return ""

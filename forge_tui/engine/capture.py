@@ -44,6 +44,8 @@ def capture_project(paths: ProjectPaths, config: ProjectConfig, progress: Progre
         progress(text)
     inputs = make_inputs(config.inputs, loaded, paths.root)
     device, facts = open_device(config.device.target)
+    for text in device_lines(device, facts):
+        progress(text)
     with one_thread():
         capture = capture_model(loaded, inputs, device, facts, samples=config.capture.samples,
                                 byte_cap=config.capture.byte_cap, progress=progress)
@@ -59,6 +61,19 @@ def open_device(target: str) -> tuple[torch.device, DeviceFacts]:
 
     facts = open_target(target).facts
     return torch.device("cuda" if target == "auto" else target), facts
+
+
+def device_lines(device: torch.device, facts: DeviceFacts) -> list[str]:
+    """What a person should know of it before believing times that are taken there."""
+    if device.type == "cpu":
+        return [f"running on the CPU; kernels are interpreted, and modelled for {facts.name}"]
+    from forge_tui.cuda.overview import overview
+
+    seen = overview(device.index or 0)
+    lines = [f"running on {seen.text()}; {seen.ceilings_text() or 'ceilings not measured'}"]
+    if seen.state is not None and len(seen.state.processes) > 1:
+        lines.append(f"{len(seen.state.processes)} processes use this device: times taken now are not those of a device of one's own")
+    return lines
 
 
 def run_forward(loaded: LoadedModel, item: ModelInput) -> Any:

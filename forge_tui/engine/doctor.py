@@ -10,13 +10,17 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from forge_tui import __version__
 from forge_tui.engine.providers import NAMES
+from forge_tui.errors import ForgeError
 from forge_tui.store.paths import UserPaths
+
+if TYPE_CHECKING:
+    from forge_tui.cuda.overview import Overview
 
 Status = Literal[
     "ok",
@@ -76,18 +80,20 @@ def render(diagnosis: Diagnosis) -> str:
 
 def _device() -> list[Finding]:
     driver = _nvidia_smi()
+    tools = _tools() if driver else []
     findings = [Finding("driver", "ok", f"NVIDIA driver {driver}") if driver else
                 Finding("driver", "note", "no NVIDIA driver",
                         "none needed on `host`, where checks are real and times are modelled; to time kernels, run on a "
                         "machine with an NVIDIA GPU")]
-    names = _gpu_names()
-    if names:
-        findings += [Finding(f"cuda:{index}", "ok", name) for index, name in enumerate(names)]
-    elif driver:
+    from forge_tui.cuda.overview import overviews
+
+    seen = overviews()
+    findings += [finding for item in seen for finding in _gpu(item)]
+    if driver and not seen:
         findings.append(Finding("device", "note", "torch sees no GPU though the driver does", "install a CUDA build of torch "
                                 "that this driver supports, and look at CUDA_VISIBLE_DEVICES"))
     findings.append(Finding("host", "ok", f"{os.cpu_count()} CPU cores; interprets kernels for a named GPU"))
-    return findings
+    return findings + tools
 
 
 def _nvidia_smi() -> str | None:
@@ -100,18 +106,33 @@ def _nvidia_smi() -> str | None:
     return result.stdout.split("\n")[0].strip() or None if result.returncode == 0 else None
 
 
-def _gpu_names() -> list[str]:
-    try:
-        import torch
-    except ImportError:  # a finding of its own among the packages
-        return []
-    if not torch.cuda.is_available():
-        return []
-    names = []
-    for index in range(torch.cuda.device_count()):
-        facts = torch.cuda.get_device_properties(index)
-        names.append(f"{facts.name}, compute capability {facts.major}.{facts.minor}, {facts.total_memory / 2**30:.0f} GiB")
-    return names
+def _gpu(seen: Overview) -> list[Finding]:
+    """One device: what it is, what it can do, who else is there."""
+    name = f"cuda:{seen.index}"
+    ceilings = seen.ceilings_text()
+    findings = [Finding(name, "ok", seen.text())]
+    findings.append(Finding(f"{name} ceilings", "ok", ceilings) if ceilings else
+                    Finding(f"{name} ceilings", "note", "not measured yet", "forge-tui doctor --measure, or the first run does it"))
+    if seen.others():
+        pids = ", ".join(str(pid) for pid in seen.state.processes[:8]) if seen.state else ""
+        findings.append(Finding(f"{name} load", "note", f"{seen.others()} processes have a context there ({pids})",
+                                "times are trustworthy only on a device of one's own: choose another with --device cuda:N"))
+    return findings
+
+
+def measure_devices() -> list[str]:
+    """Measures the ceilings of every GPU that has none stored, a second each; a line for each that could not be."""
+    from forge_tui.cuda.gpu import GpuTarget
+    from forge_tui.cuda.overview import overviews
+
+    problems = []
+    for seen in overviews():
+        if seen.ceilings is None:
+            try:
+                GpuTarget(seen.index)
+            except (ForgeError, RuntimeError) as error:  # RuntimeError: torch's own, e.g. out of memory on a device that others fill
+                problems.append(f"cuda:{seen.index} could not be measured: {str(error).splitlines()[0]}")
+    return problems
 
 
 def _compiler() -> list[Finding]:
@@ -132,6 +153,18 @@ def _compiler() -> list[Finding]:
     findings.append(Finding("nvcc", "ok", nvcc) if nvcc else
                     Finding("nvcc", "note", "no CUDA toolkit", "not needed: kernels are built with NVRTC; the toolkit adds "
                             "compute-sanitizer, which the judge uses where it is"))
+    return findings
+
+
+def _tools() -> list[Finding]:
+    """What looks into kernels on a GPU."""
+    from forge_tui.cuda.single import find_tool
+
+    findings = []
+    for name, use in (("ncu", "`eval --profile` then tells what image and ceilings give"),
+                      ("compute-sanitizer", "`eval --sanitize` needs it; the judge's own checks do not")):
+        path = find_tool(name)
+        findings.append(Finding(name, "ok", path) if path else Finding(name, "note", "not installed", f"{use}; it comes with the CUDA toolkit"))
     return findings
 
 
