@@ -29,6 +29,14 @@ class Handler(BaseHTTPRequestHandler):
         except (BrokenPipeError, ConnectionResetError):  # the client went away: what some tests are about
             self.close_connection = True
 
+    def do_GET(self) -> None:
+        """The list of models."""
+        body = json.dumps({"data": [{"id": name} for name in self.server.models]}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
     def start_stream(self) -> None:
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
@@ -51,6 +59,7 @@ class MessagesServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers = answers
         self.requests: list[tuple[dict[str, str], dict[str, Any]]] = []
+        self.models: tuple[str, ...] = ()
         self.lock = threading.Lock()
         self.released = threading.Event()
         """Set at the end: what hangs on purpose may go."""

@@ -8,6 +8,8 @@ import threading
 import time
 from pathlib import Path
 
+import chat_server
+import messages_server
 import pytest
 from scripted import SOFTMAX, ScriptedJudge, kernel, make_project, write_writer
 
@@ -35,11 +37,20 @@ def program(folder: Path, text: str) -> str:
     return f"{sys.executable} {script}"
 
 
-@pytest.fixture(params=["builtin", "command", "exchange", "replay"])
-def provider(request, tmp_path: Path):
+@pytest.fixture(params=["anthropic", "builtin", "command", "exchange", "openai", "replay"])
+def provider(request, tmp_path: Path, monkeypatch):
     """Each provider, with something to offer for the first ask."""
     paths = ProjectPaths(tmp_path / "p")
     name = request.param
+    monkeypatch.setenv("FORGE_HOME", str(tmp_path / "home"))
+    if name in ("anthropic", "openai"):
+        with messages_server.serve((messages_server if name == "anthropic" else chat_server).reply(REPLY)) as server:
+            monkeypatch.setenv(f"{name.upper()}_API_KEY", "sk-test")
+            monkeypatch.setenv(f"{name.upper()}_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+            opened = open_provider(name, paths=paths, device=H200, llm="claude-opus-5-5")
+            yield opened
+            opened.close()
+        return
     if name == "command":
         name = write_writer(tmp_path, kernel("verified 20"))
     elif name == "exchange":

@@ -263,7 +263,7 @@ _COMMENTS = {
     "device": "Where kernels are judged.",
     "device.target": "`auto`, `cuda`, `cuda:N`, or `host` (an interpreter on the CPU: checks are real, times are modelled)",
     "provider": "Who writes the kernels.",
-    "provider.name": "`builtin`, `anthropic`, `exchange`, `command:PROGRAM ARGUMENTS`, `replay:PROJECT`",
+    "provider.name": "`builtin`, `anthropic`, `openai`, `openai:URL`, `exchange`, `command:PROGRAM ARGUMENTS`, `replay:PROJECT`",
     "provider.llm": "which language model; empty: the provider's default",
     "search": "How the search goes.",
     "search.policy": "`uct`, ...",

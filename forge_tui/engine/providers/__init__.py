@@ -19,8 +19,7 @@ from forge_tui.store.paths import ProjectPaths
 __all__ = ["NAMES", "Ask", "Cancelled", "Exhausted", "ParentKernel", "Provider", "Reply", "ReplyPending", "Tried",
            "check_provider", "open_provider"]
 
-NAMES = ("anthropic", "builtin", "command", "exchange", "replay")
-PLANNED = ("openai",)
+NAMES = ("anthropic", "builtin", "command", "exchange", "openai", "replay")
 
 
 def check_provider(name: str) -> None:
@@ -30,17 +29,21 @@ def check_provider(name: str) -> None:
     """
     kind = name.partition(":")[0]
     if kind not in NAMES:
-        message = f"provider `{kind}` is not in this version" if kind in PLANNED else f"there is no provider `{kind}`"
-        raise ProjectError(message, where="--provider", cure="use one of: anthropic, builtin, exchange, "
-                                                             "'command:PROGRAM ARGUMENTS', replay:PROJECT")
+        raise ProjectError(f"there is no provider `{kind}`", where="--provider", cure="use one of: anthropic, openai, openai:URL, "
+                           "builtin, exchange, 'command:PROGRAM ARGUMENTS', replay:PROJECT")
     if kind == "anthropic":
         from forge_tui.engine.providers.keys import read_key
 
         read_key(kind)
+    elif kind == "openai":
+        from forge_tui.engine.providers.openai import check
+
+        check(name.partition(":")[2])
 
 
 def open_provider(name: str, *, paths: ProjectPaths, device: DeviceFacts, llm: str = "", wait: bool = False) -> Provider:
-    """The provider called `name`: `anthropic`, `builtin`, `exchange`, `command:PROGRAM ARGUMENTS`, `replay:PROJECT`.
+    """The provider called `name`: `anthropic`, `openai` or `openai:URL`, `builtin`, `exchange`, `command:PROGRAM ARGUMENTS`,
+    `replay:PROJECT`.
 
     llm: the model's name, where the provider serves several. Raises as `check_provider`.
     """
@@ -50,6 +53,10 @@ def open_provider(name: str, *, paths: ProjectPaths, device: DeviceFacts, llm: s
         from forge_tui.engine.providers.anthropic import AnthropicProvider
 
         return AnthropicProvider(llm)
+    if kind == "openai":
+        from forge_tui.engine.providers.openai import OpenAiProvider
+
+        return OpenAiProvider(argument, llm)
     if kind == "builtin":
         from forge_tui.engine.providers.builtin import BuiltinProvider
 
