@@ -110,6 +110,23 @@ def reply(text: str, stop_reason: str = "end_turn") -> Answer:
     return answer
 
 
+def tool_reply(idea: str, kernel: str, stop_reason: str = "tool_use", keep: float = 1.0) -> Answer:
+    """A reply through the tool, its JSON streamed in pieces; `keep` less than 1 cuts it."""
+    def answer(handler: Handler) -> None:
+        begin(handler)
+        handler.event("content_block_stop", index=0)
+        handler.event("content_block_start", index=1,
+                      content_block={"type": "tool_use", "id": "t1", "name": "submit_kernel", "input": {}})
+        document = json.dumps({"idea": idea, "kernel": kernel})
+        document = document[:int(len(document) * keep)]
+        for start in range(0, len(document), 40):
+            handler.event("content_block_delta", index=1, delta={"type": "input_json_delta", "partial_json": document[start:start + 40]})
+        handler.event("content_block_stop", index=1)
+        handler.event("message_delta", delta={"stop_reason": stop_reason, "stop_sequence": None}, usage={"output_tokens": 50})
+        handler.event("message_stop")
+    return answer
+
+
 def status(code: int, retry_after: str | None = None, message: str = "told to") -> Answer:
     def answer(handler: Handler) -> None:
         body = json.dumps({"type": "error", "error": {"type": "some_error", "message": message}}).encode()

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from messages_server import cut, drip, garbage, overloaded_within, reply, serve, status
+from messages_server import cut, drip, garbage, overloaded_within, reply, serve, status, tool_reply
 from scripted import SOFTMAX, ScriptedJudge, kernel, make_project
 from test_providers import REPLY, make_ask
 
@@ -54,7 +54,27 @@ def test_a_streamed_reply_with_tokens_and_cost(propose) -> None:
     assert answer.cost_usd == pytest.approx((100 * 4 + 2000 * 0.2 + 50 * 20) / 1e6)
     headers, body = requests[0]
     assert body["stream"] is True and body["model"] == "claude-opus-5-5"
-    assert body["system"][0]["cache_control"] == {"type": "ephemeral"} and "softmax" in body["messages"][0]["content"]
+    assert body["system"][-1]["cache_control"] == {"type": "ephemeral"} and "softmax" in body["messages"][0]["content"]
+
+
+def test_a_reply_through_the_tool(propose) -> None:
+    source = kernel("verified 20", "has ``` and ~~~~ in it")
+    answer, requests = propose(tool_reply("Wider loads.", source))
+    assert answer.source == source and answer.idea == "Wider loads." and answer.problem == ""
+    assert requests[0][1]["tools"][0]["name"] == "submit_kernel" and "thinking" not in requests[0][1]
+    cut_short, _ = propose(tool_reply("Wider loads.", source, "max_tokens", keep=0.9))
+    assert cut_short.source is None and "cut at 32000 tokens" in cut_short.problem
+
+
+@pytest.mark.parametrize(("option", "sent"), [("adaptive", {"type": "adaptive"}), ("4096", {"type": "enabled", "budget_tokens": 4096})])
+def test_extended_thinking_is_asked_for(monkeypatch, option: str, sent: dict) -> None:
+    with serve(reply(REPLY)) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+        provider = open_provider("anthropic", paths=ProjectPaths("."), device=H200, thinking=option)
+        assert provider.propose(make_ask(), threading.Event()).source
+        assert server.requests[0][1]["thinking"] == sent
+    with pytest.raises(ProjectError, match="no way to think"):
+        open_provider("anthropic", paths=ProjectPaths("."), device=H200, thinking="12")
 
 
 def test_every_answer_that_may_be_tried_again_is(propose) -> None:

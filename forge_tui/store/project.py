@@ -61,6 +61,8 @@ class ProviderConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str = "builtin"
     llm: str = ""
+    thinking: str = ""
+    """Of `anthropic`: empty, `adaptive`, or a number of tokens."""
 
 
 class SearchConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -265,6 +267,7 @@ _COMMENTS = {
     "provider": "Who writes the kernels.",
     "provider.name": "`builtin`, `anthropic`, `openai`, `openai:URL`, `exchange`, `command:PROGRAM ARGUMENTS`, `replay:PROJECT`",
     "provider.llm": "which language model; empty: the provider's default",
+    "provider.thinking": "how `anthropic` thinks before it answers: empty (its default), `adaptive`, or a number of tokens",
     "search": "How the search goes.",
     "search.policy": "`uct`, ...",
     "search.iterations": "candidates per operator",

@@ -41,7 +41,8 @@ def check_provider(name: str) -> None:
         check(name.partition(":")[2])
 
 
-def open_provider(name: str, *, paths: ProjectPaths, device: DeviceFacts, llm: str = "", wait: bool = False) -> Provider:
+def open_provider(name: str, *, paths: ProjectPaths, device: DeviceFacts, llm: str = "", wait: bool = False,
+                  thinking: str = "") -> Provider:
     """The provider called `name`: `anthropic`, `openai` or `openai:URL`, `builtin`, `exchange`, `command:PROGRAM ARGUMENTS`,
     `replay:PROJECT`.
 
@@ -52,7 +53,7 @@ def open_provider(name: str, *, paths: ProjectPaths, device: DeviceFacts, llm: s
     if kind == "anthropic":
         from forge_tui.engine.providers.anthropic import AnthropicProvider
 
-        return AnthropicProvider(llm)
+        return AnthropicProvider(llm, thinking=thinking)
     if kind == "openai":
         from forge_tui.engine.providers.openai import OpenAiProvider
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forge_tui.engine.prompts import Prompt
 from forge_tui.engine.providers.base import Ask
@@ -11,7 +12,7 @@ from forge_tui.engine.providers.keys import VARIABLES, read_key
 from forge_tui.engine.providers.prices import find_price
 from forge_tui.engine.providers.streaming import CUT_RETRIES, READ_TIMEOUT_S, CutStream, StreamingProvider, transport_errors
 from forge_tui.engine.providers.text import Completion
-from forge_tui.errors import ProviderError
+from forge_tui.errors import ProjectError, ProviderError
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -27,14 +28,30 @@ RETRIES = 4
 0.5 s doubled up to 8 s."""
 
 
+TOOL = {
+    "name": "submit_kernel",
+    "description": "Gives the reply: the idea and the one complete kernel file.",
+    "input_schema": {
+        "type": "object", "required": ["idea", "kernel"],
+        "properties": {"idea": {"type": "string", "description": "Two or three sentences: what bounds the kernel now, and what you change."},
+                       "kernel": {"type": "string", "description": "The complete kernel file, from `/*forge` to its end."}}},
+}
+BY_TOOL = "Give the reply by calling `submit_kernel` once, instead of a fenced block."
+
+LEAST_THINKING = 1024
+"""Tokens: the service takes no smaller budget (extended thinking, API reference)."""
+
+
 class AnthropicProvider(StreamingProvider):
     """One request for each ask. The SDK's asynchronous client, since only that can be cancelled in the middle of a read."""
 
     name = "anthropic"
     key_variable = VARIABLES["anthropic"]
 
-    def __init__(self, llm: str = "", deadline_s: float = 600.0) -> None:
-        """Raises MissingEnvironment without a key."""
+    def __init__(self, llm: str = "", deadline_s: float = 600.0, thinking: str = "") -> None:
+        """thinking: empty (as the model does by itself), `adaptive`, or a number of tokens. Raises MissingEnvironment without a
+        key, ProjectError for another thinking."""
+        self.thinking = _thinking(thinking)
         self.llm = llm or DEFAULT_LLM
         self.deadline_s = deadline_s
         self.secret = read_key("anthropic")
@@ -47,8 +64,7 @@ class AnthropicProvider(StreamingProvider):
         cost = None
         if self._price is not None:
             cost = self._price.cost(usage.input_tokens, usage.output_tokens, written, read)
-        text = "".join(block.text for block in message.content if block.type == "text")
-        return Completion(text=text, tokens_in=usage.input_tokens + written + read, tokens_out=usage.output_tokens,
+        return Completion(text=_text(message), tokens_in=usage.input_tokens + written + read, tokens_out=usage.output_tokens,
                           cost_usd=cost, model=message.model, problem=_problem(message.stop_reason))
 
     async def _request(self, prompt: Prompt) -> Message:
@@ -73,7 +89,9 @@ class AnthropicProvider(StreamingProvider):
     async def _stream(self, client: AsyncAnthropic, prompt: Prompt) -> Message:
         async with client.messages.stream(
             model=self.llm, max_tokens=MAX_TOKENS, messages=[{"role": "user", "content": prompt.task}],
-            system=[{"type": "text", "text": prompt.system, "cache_control": {"type": "ephemeral"}}],
+            system=[{"type": "text", "text": prompt.system},
+                    {"type": "text", "text": BY_TOOL, "cache_control": {"type": "ephemeral"}}],
+            tools=[TOOL], **self.thinking,  # type: ignore[list-item]
         ) as stream:
             message = await stream.get_final_message()
         if message.stop_reason is None:
@@ -82,6 +100,31 @@ class AnthropicProvider(StreamingProvider):
 
     def _failed(self, error: Exception) -> ProviderError:
         return self.failed(str(getattr(error, "message", "") or error), getattr(error, "status_code", None), type(error).__name__)
+
+
+def _thinking(option: str) -> dict[str, Any]:
+    if not option:
+        return {}
+    if option == "adaptive":
+        return {"thinking": {"type": "adaptive"}}
+    if option.isdigit() and LEAST_THINKING <= int(option) < MAX_TOKENS:
+        return {"thinking": {"type": "enabled", "budget_tokens": int(option)}}
+    raise ProjectError(f"`{option}` is no way to think", where="project.toml, provider.thinking",
+                       cure=f"write `adaptive`, or a number of tokens from {LEAST_THINKING} to {MAX_TOKENS - 1}")
+
+
+def _text(message: Message) -> str:
+    """The reply in words: what was said, and the tool's input as a fenced block (left open where the message was cut)."""
+    parts = [block.text for block in message.content if block.type == "text"]
+    for block in message.content:
+        given = block.input if block.type == "tool_use" and isinstance(block.input, dict) else {}
+        if isinstance(given.get("idea"), str):
+            parts = [given["idea"], *parts]
+        if isinstance(given.get("kernel"), str):
+            fence = "~" * (3 + max(map(len, re.findall("~+", given["kernel"])), default=0))
+            end = "" if message.stop_reason == "max_tokens" else f"\n{fence}"
+            parts.append(f"{fence}cuda\n{given['kernel'].strip()}{end}")
+    return "\n\n".join(part for part in parts if part)
 
 
 def _problem(stop_reason: str | None) -> str:
