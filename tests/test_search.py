@@ -138,7 +138,7 @@ def test_what_gained_before_is_asked_again_and_what_gives_doubles_is_not() -> No
 class TestStoredLandscapes:
     """The search benchmark's own problems, small."""
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def landscape(self) -> Recorded:
         return Recorded(next(iter(sorted((Path(__file__).parent.parent / "benchmarks/landscapes/modelled").glob("softmax*.json")))))
 
