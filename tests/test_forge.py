@@ -136,7 +136,7 @@ def test_a_second_run_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({"policy": "band"}, "not in this version"), ({"policy": "best"}, "no policy"), ({"provider": "openai"}, "not in this version"),
+    ({"policy": "best"}, "no policy"), ({"provider": "openai:here"}, "no base URL"),
     ({"provider": "oracle"}, "no provider"), ({"ops": ("sofmax",)}, "did you mean `softmax`"), ({"jobs": 0}, "jobs is 0"),
     ({"ops": ("view",)}, "a view moves no data"),
 ])
