@@ -24,6 +24,9 @@ class PythonTarget:
         self.settings: list[dict[str, str]] = []
         """Macros of every run."""
 
+    def expect(self, programs) -> None:
+        pass
+
     def build(self, program: Program) -> Image:
         return Image("ptx", "sm_90", b"", program.build_key())
 

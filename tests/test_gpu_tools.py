@@ -152,3 +152,32 @@ def test_a_whole_judgement(target: GpuTarget):
         progress("end", 0, 0)
         print(f"{verdict.judged_s:.2f} s, {len(verdict.points)} settings:", {name: round(value, 3) for name, value in times.items()})
         assert verdict.verified, verdict.sentence
+
+
+def test_announced_builds_are_the_same_builds(target: GpuTarget):
+    target.warm()
+    items = [program(HONEST.replace("2.f", f"{scale}.f")) for scale in range(3, 11)]
+    target.expect(items)
+    begin = time.perf_counter()
+    keys = [target.build(item).key for item in items]
+    print(f"8 announced builds: {time.perf_counter() - begin:.2f} s")
+    target.expect([])
+    begin = time.perf_counter()
+    assert keys == [target.build(item).key for item in items]
+    print(f"8 builds one by one: {time.perf_counter() - begin:.2f} s")
+
+
+def test_a_candidate_is_sanitized_and_profiled_by_the_judge(target: GpuTarget):
+    from forge_tui.engine.judge.judge import judge_text
+    from forge_tui.engine.judge.options import JudgeOptions
+    from forge_tui.engine.judge.probe import HONEST as GOOD
+    from forge_tui.engine.judge.probe import probe_variant
+    from forge_tui.engine.show import render_verdict
+
+    variant, sample = probe_variant()
+    verdict = judge_text(GOOD, "honest.cu", variant, [{name: value.cuda() for name, value in sample.items()}], target,
+                         options=JudgeOptions(sanitize=True, profile=True))
+    print("\n".join(render_verdict(verdict)))
+    assert verdict.verified, verdict.sentence
+    assert verdict.profile is not None and verdict.profile.kernels[0].kernel == "probe"
+    assert [check.name for check in verdict.checks if check.name.startswith("sanitizer")] == [f"sanitizer {tool}" for tool in sanitize.TOOLS]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import time
+import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -19,6 +21,7 @@ from forge_tui.cuda.target import BUILD_DEADLINE_S, GPU_DEADLINE_S, RunReport
 from forge_tui.errors import MissingEnvironment
 
 if TYPE_CHECKING:
+    from forge_tui.cuda.buildpool import BuildPool
     from forge_tui.cuda.cache import ImageCache
 
 KEPT_IMAGES = 128
@@ -58,6 +61,8 @@ class GpuTarget:
         self.build_deadline_s = BUILD_DEADLINE_S
         self.lost: CandidateFault | None = None
         """What ended the context, or holds the compiler, once it is gone."""
+        self._pool: BuildPool | None = None
+        self._begun: dict[tuple[str, str], Future[Image]] = {}
         self._images: OrderedDict[str, LoadedImage] = OrderedDict()
         self.facts: DeviceFacts = read_facts(index)
         if measure:
@@ -69,11 +74,37 @@ class GpuTarget:
         """Compile to a cubin for exactly this device. Raises CandidateFault('compile', 'endless')."""
         from forge_tui.cuda.compile import compile_program
 
+        begun = self._begun.pop((program.build_key(), program.filename), None)
+        if begun is not None:
+            return begun.result()
         try:
             return compile_program(program, kind="cubin", arch=f"sm_{self.facts.cc}", cache=self.cache, deadline_s=self.build_deadline_s)
         except CandidateFault as fault:
             self.lost = fault if fault.kind == "endless" else self.lost
             raise
+
+    def expect(self, programs: Sequence[Program]) -> None:
+        """Begin to build these, in processes of their own where there are cores for them."""
+        for future in self._begun.values():
+            future.cancel()
+        self._begun = {}
+        pool = self._builders()
+        if pool is not None:
+            self._begun = {(program.build_key(), program.filename): pool.submit(program, self.build_deadline_s) for program in programs}
+
+    def warm(self) -> None:
+        """Start what `expect` needs; returns at once."""
+        pool = self._builders()
+        if pool is not None:
+            pool.warm()
+
+    def _builders(self) -> BuildPool | None:
+        from forge_tui.cuda.buildpool import BuildPool, pool_size
+
+        if self._pool is None and (count := pool_size()) > 1:
+            self._pool = BuildPool(count, "cubin", f"sm_{self.facts.cc}", self.cache.folder if self.cache else None)
+            weakref.finalize(self, self._pool.close)
+        return self._pool
 
     def prepare(self, program: Program, image: Image, tensors: Mapping[str, torch.Tensor],
                 workspaces: Mapping[str, torch.Tensor] | None = None) -> PreparedProgram:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -64,6 +65,10 @@ class Target(Protocol):
 
     def build(self, program: Program) -> Image:
         """Compile. Raises CandidateFault: `compile` with the compiler's words, lines being file lines; `endless` past the deadline."""
+        ...
+
+    def expect(self, programs: Sequence[Program]) -> None:
+        """These will be built, in this order: a target may begin at once. What an earlier call announced is dropped."""
         ...
 
     def run(self, program: Program, image: Image, tensors: dict[str, torch.Tensor],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -55,6 +56,9 @@ class HostTarget:
         except CandidateFault as fault:
             self.lost = fault if fault.kind == "endless" else self.lost
             raise
+
+    def expect(self, programs: Sequence[Program]) -> None:
+        """Nothing is begun: the cores are needed for the interpreter."""
 
     def run(self, program: Program, image: Image, tensors: dict[str, torch.Tensor],
             workspaces: dict[str, torch.Tensor] | None = None) -> RunReport:

@@ -206,6 +206,7 @@ class _Judgement:
         """Build, check and time every other setting; fastest first. A setting that fails is a point that says why."""
         passed = [first]
         rest = self.settings[1:]
+        self.target.expect([setting.full for setting in rest])
         for number, setting in enumerate(rest):
             self.progress("tuning", number, len(rest))
             try:

@@ -68,6 +68,8 @@ class Server:
         if self._target.kind == "host":
             torch.set_num_threads(1)
             _limit_memory(self.memory)
+        if self._target.kind == "cuda":
+            self._target.warm()
         if request.probe:
             from forge_tui.engine.judge.probe import probe
 
