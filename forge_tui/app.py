@@ -68,7 +68,7 @@ class ForgeApp(App[int]):
         self.animation_level = "none"
         self.remembered = load_remembered()
         self._project = project
-        self._config, self._problems = load_config(known_ids())
+        self._config, self._problems = load_config(known_ids)
         self._choose_theme()
 
     def get_default_screen(self) -> Screen[None]:
@@ -199,7 +199,7 @@ def run_app(project: str | None) -> int:
     elif ProjectPaths(Path.cwd()).is_project():
         root = Path.cwd()
     app = ForgeApp(root)
-    code = app.run(mouse=load_config(())[0].app.mouse)
+    code = app.run(mouse=load_config(tuple)[0].app.mouse)
     if app._exception is not None:
         raise ProjectError(f"the app ended: {app._exception}") from app._exception
     return code or 0

@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual import on
 from textual.binding import Binding
 from textual.screen import Screen
+from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
@@ -27,7 +28,7 @@ class FindLine(Input):
     BINDINGS = [Binding("escape", "screen.find_clear", "clear", id="find.clear"),
                 Binding("down,up", "screen.find_keep", "to the list", show=False)]
     DEFAULT_CSS = """
-    FindLine { border: none; height: 1; padding: 0 1; dock: bottom; display: none; background: $panel; margin-bottom: 1; }
+    FindLine, FindLine:focus { border: none; height: 1; padding: 0 1; dock: bottom; display: none; background: $panel; margin-bottom: 1; }
     FindLine.shown { display: block; }
     """
 
@@ -55,16 +56,20 @@ class ForgeScreen(Screen[None]):
     ]
     DEFAULT_CSS = """
     ForgeScreen .zoomed-away { display: none; }
-    ForgeScreen #title { height: 1; padding: 0 1; background: $panel; }
+    ForgeScreen #title { height: 1; padding: 0 1; background: $panel; text-wrap: nowrap; text-overflow: ellipsis; }
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._looked = 0.0
+        self._follower: Timer | None = None
 
-    def start_following(self) -> None:
-        """Call `follow` four times a second; every two seconds while the terminal is not looked at."""
-        self.set_interval(FOLLOW_S, self._tick)
+    def start_following(self, seconds: float = FOLLOW_S) -> None:
+        """Call `follow` so often; every two seconds at most while the terminal is not looked at.
+
+        Only while this screen is on top: a message to a screen below makes Textual repaint the whole one above it.
+        """
+        self._follower = self.set_interval(seconds, self._tick)
 
     def _tick(self) -> None:
         if not self.is_current or (not self.app.app_focus and time.monotonic() - self._looked < UNFOCUSED_S):
@@ -75,14 +80,20 @@ class ForgeScreen(Screen[None]):
     def follow(self) -> None:
         """Take in what is new and show it."""
 
+    def on_screen_suspend(self) -> None:
+        if self._follower is not None:
+            self._follower.pause()
+
     def on_screen_resume(self) -> None:
+        if self._follower is not None:
+            self._follower.resume()
         self.follow()
 
     def update(self, selector: str, text: object) -> None:
-        """Give a Static other content, if it is other content."""
+        """Give a Static of fixed size other content, if it is other content. A layout would repaint the whole screen."""
         widget = self.query_one(selector, Static)
         if widget.content != text:
-            widget.update(text)
+            widget.update(text, layout=False)
 
     # -- find
 

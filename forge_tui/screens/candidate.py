@@ -15,10 +15,9 @@ SCALE = 40
 """Cells of the interval's and the roofline's bars."""
 
 
-def verdict_lines(node: Node, width: int) -> list[Line]:
+def verdict_lines(node: Node, verdict: Verdict | None, width: int) -> list[Line]:
     """What was checked, with each figure and what was allowed."""
     lines: list[Line] = [((state(node.outcome), TOKENS.get(node.outcome, "") + " bold"),)]
-    verdict = node.verdict
     if verdict is None:
         problem = node.replied.problem if node.replied else ""
         return lines + wrapped(problem or ("being judged now" if node.kernel else "waiting for the provider's reply"), width)
@@ -58,9 +57,9 @@ def _checks(verdict: Verdict, width: int) -> list[Line]:
     return lines
 
 
-def timing_lines(node: Node, variant: Variant | None, cards: OperatorFile | None, width: int) -> list[Line]:
-    """Time with its interval, where it stands between eager and the floor, and every tuning point."""
-    verdict = node.verdict
+def timing_lines(verdict: Verdict | None, points: tuple[Point, ...], variant: Variant | None, cards: OperatorFile | None, width: int) -> list[Line]:
+    """Time with its interval, where it stands between eager and the floor, and every tuning point. points: of the first
+    verdict, since a confirmation times the winner alone."""
     if verdict is None or verdict.timing is None:
         return wrapped("not timed: only what passes every check is", width)
     timing = verdict.timing
@@ -79,7 +78,6 @@ def timing_lines(node: Node, variant: Variant | None, cards: OperatorFile | None
         lines += [(), (("settings  ", "forge-muted"), (settings, ""))]
     for note in timing.notes:
         lines += wrapped(note, width, "warning")
-    points = node.judged.verdict.points if node.judged else verdict.points  # the confirmation times only the winner
     return lines + [(), *heat_table(points), (), *_points(points, width)]
 
 

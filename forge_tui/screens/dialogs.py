@@ -36,7 +36,7 @@ class Ask(ModalScreen[str]):
     """A line of text; the empty string when it is left."""
 
     BINDINGS = [Binding("escape", "dismiss('')", "leave")]
-    DEFAULT_CSS = BOX.format(name="Ask") + "Ask Input { border: none; height: 1; padding: 0; }"
+    DEFAULT_CSS = BOX.format(name="Ask") + "Ask Input, Ask Input:focus { border: none; height: 1; padding: 0; }"
 
     def __init__(self, question: str, value: str = "") -> None:
         super().__init__()

@@ -168,14 +168,15 @@ class KernelBench(ForgeScreen):
         return getattr(self, f"_{self.tab}_lines")(node, width)
 
     def _verdict_lines(self, node: Node, width: int) -> list[Line]:
-        return verdict_lines(node, width)
+        return verdict_lines(node, self.project.verdict(node), width)
 
     def _timing_lines(self, node: Node, width: int) -> list[Line]:
         cards = self.project.cards
-        return timing_lines(node, cards.find(self.variant) if cards else None, cards, width)
+        first = self.project.judged(node)
+        return timing_lines(self.project.verdict(node), first.points if first else (), cards.find(self.variant) if cards else None, cards, width)
 
     def _profile_lines(self, node: Node, width: int) -> list[Line]:
-        return profile_lines(node.verdict, width)
+        return profile_lines(self.project.judged(node), width)
 
     def _source_lines(self, node: Node, width: int) -> list[Line]:
         text, problem = self._source(node)
@@ -202,7 +203,8 @@ class KernelBench(ForgeScreen):
         return self._text_file(node.replied.reply_file if node.replied else None, width, "reply")
 
     def _compiler_lines(self, node: Node, width: int) -> list[Line]:
-        log = node.verdict.build_log if node.verdict else ""
+        verdict = self.project.judged(node)
+        log = verdict.build_log if verdict else ""
         return wrapped(log, width) if log else wrapped("the compiler said nothing", width)
 
     def _text_file(self, name: str | None, width: int, what: str) -> list[Line]:

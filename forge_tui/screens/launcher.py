@@ -29,6 +29,8 @@ COLUMNS = (
     Column("project", 0), Column("state", 13), Column("operators", 9, "right", drop=1), Column("best", 7, "right", drop=4),
     Column("cost", 8, "right", drop=5), Column("device", 8, drop=3), Column("last event", 10, "right", drop=2), Column("model", 28, drop=6),
 )
+BEST = 3
+"""Column: left out where nothing was timed against eager."""
 LOOK_S = 1.0
 READ_AT_ONCE = 8
 """Projects read between two looks at the keyboard."""
@@ -57,7 +59,7 @@ class Launcher(ForgeScreen):
     Launcher.narrow Horizontal { layout: vertical; }
     Launcher.narrow #side { width: 1fr; height: 6; border-left: none; border-top: solid $panel; }
     Launcher.low #side { height: 4; }
-    Launcher #doctor { height: 1; dock: bottom; padding: 0 1; margin-bottom: 1; color: $forge-muted; }
+    Launcher #doctor { height: 1; dock: bottom; padding: 0 1; margin-bottom: 1; color: $forge-muted; text-wrap: nowrap; text-overflow: ellipsis; }
     """
 
     def __init__(self) -> None:
@@ -69,7 +71,6 @@ class Launcher(ForgeScreen):
         self._roots: list[str] = []
         self._wanted = ""
         self._with_archived = False
-        self._looked_at = 0.0
 
     def compose(self) -> ComposeResult:
         yield Static(id="title", markup=False)
@@ -84,7 +85,7 @@ class Launcher(ForgeScreen):
         self.restore_panes()
         self._list()
         self.query_one("#projects").focus()
-        self.set_interval(LOOK_S, self._look)
+        self.start_following(LOOK_S)
         self.call_after_refresh(self._read_some)
         found = last_diagnosis()
         if found is not None:
@@ -98,6 +99,10 @@ class Launcher(ForgeScreen):
         self.call_after_refresh(self._describe)
 
     def follow(self) -> None:
+        self._check()
+        self._read_some()
+
+    def on_screen_resume(self) -> None:
         self._list()
 
     def _list(self) -> None:
@@ -121,15 +126,10 @@ class Launcher(ForgeScreen):
                 self._unread.append(root)
         self._show()
 
-    def _look(self) -> None:
-        if not self.is_current or (not self.app.app_focus and time.monotonic() - self._looked_at < 2 * LOOK_S):
-            return
-        self._looked_at = time.monotonic()
-        self._check()
-        self._read_some()
-
     def _read_some(self) -> None:
         """Read a few projects, show them, and come again if there are more."""
+        if not self.is_current:
+            return
         for root in self._unread[:READ_AT_ONCE]:
             self._shown[root] = self._summaries.load(root)
         had = bool(self._unread)
@@ -148,6 +148,7 @@ class Launcher(ForgeScreen):
         keys = [root for root in self._roots if (self._with_archived or root not in archived)
                 and all(word in f"{Path(root).name} {self._shown[root].model} {self._word(root)}".lower() for word in words)]
         keys.sort(key=lambda root: root not in self._held)
+        table.hidden = frozenset() if any(self._shown[root].best is not None for root in keys) else frozenset({BEST})
         table.show(keys)
         hidden = len(archived.intersection(self._roots)) if not self._with_archived else 0
         self.update("#title", f"forge-tui   {len(keys)} projects" + (f", {len(self._held)} running" if self._held else "")

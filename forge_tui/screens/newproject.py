@@ -202,7 +202,7 @@ class NewProject(ForgeScreen):
     NewProject VerticalScroll { width: 1fr; padding: 0 1; }
     NewProject .field { height: 1; margin-bottom: 1; }
     NewProject Label { width: 16; color: $forge-muted; }
-    NewProject .field Input { width: 1fr; border: none; height: 1; padding: 0 1; }
+    NewProject .field Input, NewProject .field Input:focus { width: 1fr; border: none; height: 1; padding: 0 1; }
     NewProject #checks { width: 50%; padding: 0 1; border-left: solid $panel; }
     NewProject.narrow Horizontal.body { layout: vertical; }
     NewProject.narrow #checks { width: 1fr; height: 40%; border-left: none; border-top: solid $panel; }

@@ -11,7 +11,7 @@ from forge_tui.screens.widgets.lines import wrapped
 from forge_tui.screens.widgets.paint import Line
 from forge_tui.screens.words import TOKENS, bar, microseconds, money, short, speedup, state
 
-SHOWN_MODULES = 3
+SHOWN_MODULES = 1
 
 
 def card_lines(watch: ProjectWatch, entry: Entry, width: int) -> list[Line]:

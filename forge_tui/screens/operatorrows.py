@@ -161,7 +161,8 @@ class OperatorRows:
         share = sum(cards.share(entry.variant) for entry in entries) if cards else 0.0
         offered = [entry for entry in entries if entry.variant.offered]
         good = sum(entry.status in ("won", "verified") for entry in offered)
-        word = f"{good} of {len(offered)}" if offered else "– not offered"
+        same = {entry.status for entry in entries}
+        word = (f"{good} of {len(offered)} good" if len(same) > 1 else "– not offered" if not offered else state(same.pop()))
         sign = "▾" if operator in self.open else "▸"
         used = sum(entry.variant.key in self.watch.packaged for entry in entries)
         return Row(key, (
@@ -170,7 +171,7 @@ class OperatorRows:
             Cell(microseconds(math.fsum(entry.variant.recoverable_us for entry in entries))), Cell(""), Cell(""), Cell(""),
             Cell(str(sum(entry.operator.tried for entry in entries if entry.operator)) if offered else "–"), Cell(""),
             Cell(f"{used} used" if used else ""),
-            Cell(f"{'✓ ' if good and good == len(offered) else ''}{word}", "forge-verified" if good else "forge-muted")))
+            Cell(word, "forge-verified" if good else "forge-muted")))
 
     def _status(self, entry: Entry) -> Cell:
         pending = entry.operator.pending if entry.operator and self.watch.running else 0

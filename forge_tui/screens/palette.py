@@ -24,8 +24,8 @@ class Action:
     keys: str
     action: str
     node: DOMNode
-    hidden: bool
-    """A key that moves about: listed last."""
+    rank: int
+    """What this screen is for comes first, then what all screens have, then keys that move about."""
 
 
 class Palette(ModalScreen[None]):
@@ -38,8 +38,8 @@ class Palette(ModalScreen[None]):
     ]
     DEFAULT_CSS = """
     Palette { align: center middle; }
-    Palette > Vertical { width: 64; max-width: 96%; height: 80%; border: round $primary; padding: 0 1; background: $surface; }
-    Palette Input { border: none; height: 1; padding: 0; background: $surface; }
+    Palette > Vertical { width: 80; max-width: 96%; height: 80%; border: round $primary; padding: 0 1; background: $surface; }
+    Palette Input, Palette Input:focus { border: none; height: 1; padding: 0; background: $surface; }
     Palette Static { height: auto; color: $forge-muted; }
     """
 
@@ -51,7 +51,7 @@ class Palette(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Input(placeholder="type to filter; enter does it, esc closes")
-            yield Table((Column("key", 22), Column("what it does", 0)), self._row, empty="no action has such a name")
+            yield Table((Column("key", 16), Column("what it does", 0)), self._row, empty="no action has such a name")
             if self._legend:
                 yield Static(self._legend, markup=False)
 
@@ -93,8 +93,14 @@ def actions_of(screen: Screen[object]) -> list[Action]:
             continue
         if slot in found:
             old = found[slot]
-            found[slot] = Action(old.name, f"{old.keys}, {key_name(binding)}", old.action, old.node, old.hidden)
+            found[slot] = Action(old.name, f"{old.keys}, {key_name(binding)}", old.action, old.node, old.rank)
         else:
             found[slot] = Action(binding.tooltip or binding.description, key_name(binding), binding.action, active.node,
-                                 not binding.show and not binding.tooltip)
-    return sorted(found.values(), key=lambda action: action.hidden)
+                                 _rank(binding))
+    return sorted(found.values(), key=lambda action: action.rank)
+
+
+def _rank(binding: Binding) -> int:
+    if not binding.show and not binding.tooltip:
+        return 2
+    return 1 if (binding.id or "").startswith(("screen.", "app.")) else 0

@@ -24,6 +24,8 @@ COLUMNS = (
     Column("operator", 0), Column("calls", 5, "right", drop=4), Column("before", 9, "right"), Column("after", 9, "right"),
     Column("speed-up", 19, "right", drop=2), Column("cost", 7, "right", drop=3), Column("in model", 9), Column("result", 12, drop=1),
 )
+BEFORE, SPEEDUP = 2, 4
+"""Columns: left out where nothing was timed against eager."""
 
 
 class Results(ForgeScreen):
@@ -71,7 +73,10 @@ class Results(ForgeScreen):
         self._entries = {entry.variant.key: entry for entry in entries if entry.operator is not None and entry.operator.tried
                          and self._wanted.lower() in f"{entry.variant.operator} {entry.status}".lower()}
         self.update("#title", f"{self.project.paths.root.name} › results   {state(self.project.status)}   {money(run.cost_usd, run.tokens)}")
-        self.query_one("#results", Table).show(list(self._entries))
+        table = self.query_one("#results", Table)
+        timed = any(entry.gain[0] is not None for entry in self._entries.values())
+        table.hidden = frozenset() if timed else frozenset({BEFORE, SPEEDUP})
+        table.show(list(self._entries))
         self._describe()
 
     def _row(self, key: str) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -40,8 +40,9 @@ class Remembered(msgspec.Struct, frozen=True):
     """Projects out of sight."""
 
 
-def load_config(known_ids: Iterable[str]) -> tuple[UserConfig, list[str]]:
-    """The user's decisions, and a sentence for each thing in the file that cannot be used."""
+def load_config(known_ids: Callable[[], Iterable[str]]) -> tuple[UserConfig, list[str]]:
+    """The user's decisions, and a sentence for each thing in the file that cannot be used. known_ids: asked for only where
+    there are keys, since that loads every screen."""
     path = UserPaths.find().config / "config.toml"
     try:
         config = msgspec.convert(tomllib.loads(path.read_text()), UserConfig)
@@ -49,7 +50,9 @@ def load_config(known_ids: Iterable[str]) -> tuple[UserConfig, list[str]]:
         return UserConfig(), []
     except (OSError, ValueError, msgspec.ValidationError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
         return UserConfig(), [f"{path}: {error}; nothing of it is used until that is corrected"]
-    known, problems, keys = sorted(known_ids), [], {}
+    if not config.keys:
+        return config, []
+    known, problems, keys = sorted(known_ids()), [], {}
     for name, value in config.keys.items():
         if name in known:
             keys[name] = value

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections import deque
 from pathlib import Path
 
+import msgspec
+
 from forge_tui.engine.cards import OperatorFile, load_operators
-from forge_tui.engine.events import AnyEvent, Proposed
+from forge_tui.engine.events import AnyEvent, Confirmed, Judged, Proposed
+from forge_tui.engine.judge.verdict import Verdict
 from forge_tui.engine.report import event_line, short_name
 from forge_tui.engine.search.tree import Node
 from forge_tui.engine.state import RunState, decode_event
 from forge_tui.errors import ForgeError
 from forge_tui.screens.words import clock
-from forge_tui.store.journal import JournalReader
+from forge_tui.store.journal import JournalReader, read_record, record_span
 from forge_tui.store.lock import Holder, current_holder
 from forge_tui.store.paths import ProjectPaths
 from forge_tui.store.project import ProjectConfig, load_project
 
 KEPT_LINES = 300
 """Of the log."""
+CHUNK_BYTES = 1 << 20
+"""Of the journal, read at once."""
 
 
 class ProjectWatch:
@@ -38,6 +42,10 @@ class ProjectWatch:
         """The latest events in plain words."""
         self.packaged: frozenset[str] = frozenset()
         """Variants with a kernel in the package."""
+        self._recent: deque[AnyEvent] = deque(maxlen=KEPT_LINES)
+        """Read, and not yet put into words."""
+        self._records: dict[tuple[str, type], int] = {}
+        """Where in the journal a node's verdicts lie."""
         self._reader = JournalReader(self.paths.journal)
         self._restarts = 0
         self._stamps: dict[Path, tuple[int, int]] = {}
@@ -74,17 +82,42 @@ class ProjectWatch:
         return changed
 
     def _read_journal(self) -> None:
-        payloads = self._reader.poll()
-        if self._reader.restarts != self._restarts:
-            self._restarts = self._reader.restarts
-            self.state = RunState()
-            self.log.clear()
-        worded = len(payloads) - KEPT_LINES
-        for index, payload in enumerate(payloads):
-            event = decode_event(payload, str(self.paths.journal))
-            self.state.apply(event)
-            if index >= worded:
-                self._word(event)
+        """In pieces, and without what is only looked at one candidate at a time: a long run would fill the memory."""
+        while payloads := self._reader.poll(CHUNK_BYTES):
+            if self._reader.restarts != self._restarts:
+                self._restarts = self._reader.restarts
+                self.state = RunState()
+                self.log.clear()
+                self._records.clear()
+            at = self._reader.offset - sum(map(record_span, payloads))
+            for payload in payloads:
+                event = decode_event(payload, str(self.paths.journal))
+                if isinstance(event, Judged | Confirmed):
+                    self._records[event.node, type(event)] = at
+                    event = msgspec.structs.replace(event, verdict=_slim(event.verdict))
+                at += record_span(payload)
+                self.state.apply(event)
+                self._recent.append(event)
+        while self._recent:
+            self._word(self._recent.popleft())
+
+    def judged(self, node: Node) -> Verdict | None:
+        """The whole first verdict on a node, read anew from the journal; None before there is one."""
+        return self._whole(node, Judged)
+
+    def verdict(self, node: Node) -> Verdict | None:
+        """The whole latest verdict on a node."""
+        return self._whole(node, Confirmed) or self._whole(node, Judged)
+
+    def _whole(self, node: Node, kind: type[Judged] | type[Confirmed]) -> Verdict | None:
+        at = self._records.get((node.id, kind))
+        if at is None:
+            return None
+        try:
+            event = decode_event(read_record(self.paths.journal, at), str(self.paths.journal))
+        except ForgeError:  # begun anew since the last look: the next one finds that out
+            return None
+        return event.verdict if isinstance(event, kind) else None
 
     def _word(self, event: AnyEvent) -> None:
         line = None if isinstance(event, Proposed) else event_line(event, self.name_of)
@@ -144,6 +177,6 @@ class ProjectWatch:
         return left * state.elapsed_s / tried if tried and left else None
 
 
-def readable(root: Path) -> bool:
-    """Whether there is a project one may read."""
-    return os.access(root / "project.toml", os.R_OK)
+def _slim(verdict: Verdict) -> Verdict:
+    """Without what takes the most room and is shown of one candidate only."""
+    return msgspec.structs.replace(verdict, checks=(), points=(), counts=(), build_log="")

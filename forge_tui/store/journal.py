@@ -109,9 +109,15 @@ class JournalReader:
         self._offset = 0
         self._file_id: tuple[int, int] | None = None
 
-    def poll(self) -> list[bytes]:
+    @property
+    def offset(self) -> int:
+        """Byte in the file behind the last record that was read."""
+        return self._offset
+
+    def poll(self, limit: int = -1) -> list[bytes]:
         """The records completed since the last call, in order. A record still being written, or a torn tail, is left alone.
 
+        limit: most bytes to read, unless a single record is longer: for readers that call again until nothing comes.
         Raises ProjectError for a file that is no journal, is of a newer format, or is damaged before its end.
         """
         try:
@@ -122,7 +128,9 @@ class JournalReader:
             self._notice_replacement(os.fstat(file.fileno()))
             start = self._offset
             file.seek(start)
-            data = file.read()
+            data = file.read(limit)
+            if len(data) == limit and _frame_at(data, len(_HEADER) if start == 0 else 0) is None:
+                data += file.read()
         if start == 0:
             if not _check_header(data, self.path):
                 return []
@@ -138,6 +146,26 @@ class JournalReader:
             self.restarts += 1
             self._offset = 0
         self._file_id = identity
+
+
+def record_span(payload: bytes) -> int:
+    """Bytes that a record takes in the file."""
+    return _FRAME.size + len(payload)
+
+
+def read_record(path: Path, offset: int) -> bytes:
+    """The record that begins at a byte of the file. Raises ProjectError where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            head = file.read(_FRAME.size)
+            length = _FRAME.unpack(head)[0] if len(head) == _FRAME.size else 0
+            payload = _frame_at(head + file.read(length), 0)
+    except OSError as error:
+        raise ProjectError(f"cannot be read: {error.strerror}", where=str(path), cure="make it a file that you may read") from error
+    if payload is None:
+        raise ProjectError(f"there is no record at byte {offset}", where=str(path), cure="open the project anew")
+    return payload
 
 
 class _Parsed(NamedTuple):
