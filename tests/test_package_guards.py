@@ -348,6 +348,9 @@ def test_torch_compile_uses_the_operator_and_the_operator_guards_itself(package:
     assert torch.equal(wanted.grad, (x > 0).float())
     kernel = package.report()["kernels"][0]
     assert kernel["calls"] == 1 and kernel["fallbacks"] == {"other alignment": 1}
+    package.remove(model)
+    with torch.no_grad():
+        assert torch.equal(compiled(x), F.relu(x)), "what was compiled is not used any more"
 
 
 def test_an_operator_called_with_gradients_has_the_originals(package: runtime.Package) -> None:

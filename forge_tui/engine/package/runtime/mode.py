@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,11 +30,14 @@ def foreign_mode() -> bool:
         type(mode) is not Mode for mode in _get_current_function_mode_stack())
 
 
-def under_mode(mode: Mode, call: Callable[..., Any]) -> Callable[..., Any]:
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():  # tensor methods keep their originals there: the compiler fuses them
-            return call(self, *args, **kwargs)
-        with mode:
-            return call(self, *args, **kwargs)
+def under_mode(mode: Mode, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """`forward` with the mode active; inside torch.compile tensor methods keep their originals, which the compiler fuses."""
 
-    return __call__
+    @functools.wraps(forward)
+    def under(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return forward(self, *args, **kwargs)
+        with mode:
+            return forward(self, *args, **kwargs)
+
+    return under

@@ -135,10 +135,10 @@ def _weaver(packages: tuple[Package, ...]) -> Weaver:
     weavers = packages[-1].weavers
     if key not in weavers:
         substitutes: dict[Any, Callable[..., Any]] = {}
-        by_mode = False
+        by_mode: dict[Any, Callable[..., Any]] = {}
         for package in packages:
             for function, router in package.routers.items():
-                substitutes[function] = router.standing_in(function, substitutes.get(function, function))
-                by_mode |= router.path.startswith("torch.Tensor.")
+                table = by_mode if router.path.startswith("torch.Tensor.") else substitutes
+                table[function] = router.standing_in(function, table.get(function, function))
         weavers[key] = Weaver(packages, substitutes, by_mode)
     return weavers[key]

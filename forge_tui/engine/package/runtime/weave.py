@@ -46,8 +46,8 @@ def is_root(module: torch.nn.Module) -> bool:
 class Weaver:
     """Makes the classes for one stack of packages."""
 
-    def __init__(self, packages: tuple[Any, ...], substitutes: Substitutes, by_mode: bool) -> None:
-        """by_mode: some of the functions are methods of tensors, which only a function mode can reach."""
+    def __init__(self, packages: tuple[Any, ...], substitutes: Substitutes, by_mode: Substitutes) -> None:
+        """by_mode: methods of tensors, which only a function mode can reach."""
         self._packages = packages
         self._substitutes = substitutes
         self._by_mode = by_mode
@@ -74,7 +74,7 @@ class Weaver:
         for name in held:
             members[name] = _Held(name, self._substitutes)
         if root and self._by_mode:
-            members["__call__"] = under_mode(Mode(self._substitutes), original.__call__)
+            members["forward"] = under_mode(Mode(self._by_mode), members.get("forward", original.forward))  # type: ignore[attr-defined]
         if not members and not root:
             return None  # the root's class changes all the same: it is what says which packages are applied
         members |= {"__module__": original.__module__, "__qualname__": original.__qualname__, "__doc__": original.__doc__,
@@ -138,7 +138,7 @@ class Weaver:
         self._clones[function] = clone
         clone.__dict__.update(function.__dict__)
         clone.__qualname__, clone.__kwdefaults__ = function.__qualname__, function.__kwdefaults__
-        clone.__annotations__, clone.__doc__ = function.__annotations__, function.__doc__
+        clone.__annotations__, clone.__doc__, clone.__module__ = function.__annotations__, function.__doc__, function.__module__
         if function.__closure__:
             clone = self._closed(clone, function)
         for name in names_in(function):
@@ -159,13 +159,19 @@ class Weaver:
         closed = types.FunctionType(clone.__code__, clone.__globals__, clone.__name__, clone.__defaults__, tuple(cells))
         closed.__dict__.update(clone.__dict__)
         closed.__qualname__, closed.__kwdefaults__ = clone.__qualname__, clone.__kwdefaults__
-        closed.__annotations__, closed.__doc__ = clone.__annotations__, clone.__doc__
+        closed.__annotations__, closed.__doc__, closed.__module__ = clone.__annotations__, clone.__doc__, clone.__module__
         self._clones[function] = closed
         return closed
 
     def _space(self, function: types.FunctionType) -> dict[str, Any]:
-        """One copy of a Python module's globals for all functions of it."""
-        return self._spaces.setdefault(id(function.__globals__), dict(function.__globals__))
+        """One copy of a Python module's globals for all functions of it.
+
+        It has no `__name__`: by that torch.compile would look globals up in the real module, and guard what it finds there.
+        """
+        if id(function.__globals__) not in self._spaces:
+            self._spaces[id(function.__globals__)] = {
+                name: value for name, value in function.__globals__.items() if name != "__name__"}
+        return self._spaces[id(function.__globals__)]
 
 
 class _Held:
@@ -247,7 +253,8 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _may_move(function: types.FunctionType) -> bool:
-    """Whether the code behaves the same over a copy of its globals: it writes none, and names none that is not there yet."""
+    """Whether the code behaves the same over a copy of its globals: it writes none, names none that is not there yet, and
+    does not ask for the module's name, which the copy lacks."""
     builtins = function.__globals__.get("__builtins__", {})
     known = vars(builtins) if isinstance(builtins, types.ModuleType) else builtins
     waiting = [function.__code__]
@@ -256,7 +263,8 @@ def _may_move(function: types.FunctionType) -> bool:
         for step in dis.get_instructions(code):
             if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
                 return False
-            if step.opname == "LOAD_GLOBAL" and step.argval not in function.__globals__ and step.argval not in known:
+            if step.opname == "LOAD_GLOBAL" and (step.argval == "__name__" or (
+                    step.argval not in function.__globals__ and step.argval not in known)):
                 return False
         waiting += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return True

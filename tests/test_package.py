@@ -1,0 +1,234 @@
+"""Real packages: captured from a small model, built by NVRTC, run by the host target; and installed where Forge is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from hostkit import needs_nvrtc
+from torch import nn
+from torch.nn import functional as F
+
+from forge_tui.cuda.device import H200
+from forge_tui.engine.builtin.catalog import kernels_for
+from forge_tui.engine.capture import capture_model
+from forge_tui.engine.cards import OperatorFile
+from forge_tui.engine.inputs import ModelInput
+from forge_tui.engine.judge.verdict import Timing, Verdict
+from forge_tui.engine.kernelfile import parse
+from forge_tui.engine.package.export import Exported, Winner, export_package
+from forge_tui.engine.package.host_backend import HostBackend
+from forge_tui.engine.package.runtime import Package, PackageError
+from forge_tui.engine.package.selection import select
+from forge_tui.engine.sources import LoadedModel
+from forge_tui.errors import ProjectError
+from forge_tui.store.kernels import save_kernel
+from forge_tui.store.paths import ProjectPaths
+
+pytestmark = needs_nvrtc
+
+
+class Net(nn.Module):
+    """Three spellings of what gets kernels: a module of torch's, a function, a method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.softmax(self.norm(x), dim=-1) + F.gelu(x).sigmoid()
+
+
+WANTED = ("layer_norm", "softmax", "gelu", "sigmoid")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Exported, nn.Module, torch.Tensor, list[Winner], OperatorFile]:
+    torch.manual_seed(0)
+    root = tmp_path_factory.mktemp("project")
+    paths, model, x = ProjectPaths(root), Net().eval(), torch.randn(6, 48)
+    cards = capture_model(LoadedModel(model, "test"), [ModelInput((x,), label="test")], torch.device("cpu"), H200).cards()
+    winners = []
+    for variant in cards.variants:
+        if variant.operator.rpartition(".")[2] in WANTED:
+            kernel = next(item for item in kernels_for(variant.call)
+                          if not parse(item.text, "k.cu").refusal(variant.call, H200))
+            settings = parse(kernel.text, "k.cu").points(variant.call, H200)[0]
+            winners.append(Winner(variant, save_kernel(paths, kernel.text), Verdict("verified", "right", settings=settings)))
+    exported = export_package(paths, cards, winners, H200, root / "out", wheel=True)
+    return exported, model, x, winners, cards
+
+
+def test_every_kernel_runs_in_the_model(built: tuple) -> None:
+    exported, model, x, winners, _ = built
+    assert exported.kernels == len(winners) == 4 and not exported.left_out
+    package = Package(exported.folder / exported.module, HostBackend())
+    with torch.no_grad():
+        eager = model(x)
+        with package.optimized(model):
+            forged = model(x)
+        assert torch.equal(model(x), eager)
+    assert [kernel["calls"] for kernel in package.report()["kernels"]] == [1, 1, 1, 1], package.report()
+    assert not torch.equal(forged, eager) and float((forged - eager).norm() / eager.norm()) < 1e-6
+
+
+def test_every_kernel_is_an_operator(built: tuple) -> None:
+    exported, model, x, _, _ = built
+    package = Package(exported.folder / exported.module, HostBackend())
+    for router in package.routers.values():
+        for form in router.forms:
+            inputs = [torch.randn(pattern.shape) for pattern in form.entry.inputs]
+            assert set(torch.library.opcheck(form.op, inputs).values()) == {"SUCCESS"}
+    with torch.no_grad(), package.optimized(model):
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        before = {entry.variant: entry.calls for entry in package.entries}
+        expected = compiled(x)
+        ran = {entry.operator.rpartition(".")[2]: entry.calls - before[entry.variant] for entry in package.entries}
+    assert ran == {"layer_norm": 1, "softmax": 1, "gelu": 1, "sigmoid": 0}, package.report()
+    assert float((expected - model(x)).norm()) < 1e-5
+
+
+def test_the_folder_holds_the_evidence_and_the_hash_of_every_file(built: tuple) -> None:
+    exported, _, _, winners, _ = built
+    module = exported.folder / exported.module
+    manifest = tomllib.loads((module / "manifest.toml").read_text())
+    assert set(manifest["entries"]) == {winner.variant.key for winner in winners}
+    files = {path.relative_to(module).as_posix() for kind in ("entries", "images", "kernels") for path in (module / kind).iterdir()}
+    assert files == set(manifest["files"])
+    entry = json.loads((module / f"entries/{winners[0].variant.key}.json").read_text())
+    assert entry["evidence"]["outcome"] == "verified" and set(entry["images"]) == {"sm_90", "ptx_90"}
+
+
+@pytest.mark.parametrize("kind", ["entries", "images", "kernels"])
+def test_a_changed_file_is_refused(built: tuple, tmp_path: Path, kind: str) -> None:
+    exported, model, x, _, _ = built
+    import shutil
+
+    module = Path(shutil.copytree(exported.folder / exported.module, tmp_path / "copy"))
+    for path in (module / kind).iterdir():
+        path.write_bytes(path.read_bytes() + b" ")
+    if kind == "entries":
+        with pytest.raises(PackageError, match="SHA-256"):
+            Package(module, HostBackend())
+        return
+    package = Package(module, HostBackend())
+    with torch.no_grad(), pytest.warns(UserWarning, match="SHA-256"):
+        expected = model(x)
+        with package.optimized(model):
+            assert torch.equal(model(x), expected), "no damaged kernel runs"
+
+
+ELSEWHERE = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("forge_tui", "msgspec", "tomli_w", "cuda"):
+            raise ImportError(f"{name} is not there")
+sys.meta_path.insert(0, Blocked())
+sys.path.insert(0, sys.argv[1])
+import torch, warnings
+import forged_package as forged
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(48)
+    def forward(self, x):
+        return torch.nn.functional.softmax(self.norm(x), dim=-1) + torch.nn.functional.gelu(x).sigmoid()
+torch.manual_seed(0)
+model, x = Net().eval(), torch.randn(6, 48)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model, x = model.to(device), x.to(device)
+with torch.no_grad():
+    eager = model(x)
+    with forged.optimized(model):
+        result = model(x)
+report = forged.report()
+if device == "cpu":
+    assert torch.equal(result, eager), "the original ran"
+    assert all(reasons == {"on cpu": 1} for reasons in report["fallbacks"].values()) and len(report["fallbacks"]) == 4, report
+    try:
+        forged.package.backend.prepare(forged.package.entries[0], torch.device("cuda", 0))
+    except Exception as error:
+        print(type(error).__name__)
+else:
+    assert all(kernel["calls"] == 1 for kernel in report["kernels"]), report
+    assert float((result - eager).norm() / eager.norm()) < 1e-5
+assert not any(name.split(".")[0] in ("forge_tui", "msgspec") for name in sys.modules)
+print("ran on", device)
+"""
+
+
+@pytest.mark.gpu
+def test_the_installed_wheel_on_a_gpu(built: tuple, tmp_path: Path) -> None:
+    assert "ran on cuda" in elsewhere(built, tmp_path)
+
+
+def test_the_installed_wheel_needs_torch_alone(built: tuple, tmp_path: Path) -> None:
+    assert "ran on" in elsewhere(built, tmp_path)
+
+
+def elsewhere(built: tuple, tmp_path: Path) -> str:
+    """Install the wheel into a folder of its own, as pip does it, and use it there without Forge."""
+    exported = built[0]
+    install = subprocess.run([sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet", "--target",
+                              tmp_path / "site", exported.wheel], capture_output=True, text=True)
+    assert install.returncode == 0, install.stderr
+    for path in (tmp_path / "site").glob("forged_*"):
+        if path.is_dir() and not path.name.endswith(".dist-info"):
+            path.rename(tmp_path / "site/forged_package")
+    result = subprocess.run([sys.executable, "-c", ELSEWHERE, tmp_path / "site"], capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_the_wheel_is_reproducible_and_holds_no_pickle(built: tuple, tmp_path: Path) -> None:
+    exported, _, _, winners, cards = built
+    paths = ProjectPaths(exported.folder.parent)
+    again = export_package(paths, cards, winners, H200, tmp_path / "again", wheel=True)
+    assert again.wheel.read_bytes() == exported.wheel.read_bytes()
+    names = zipfile.ZipFile(exported.wheel).namelist()
+    kinds = {Path(name).suffix for name in names if ".dist-info" not in name}
+    assert kinds == {".py", ".json", ".toml", ".cu", ".cubin", ".ptx"}
+
+
+def test_an_image_for_another_architecture_falls_back_and_says_so_once(built: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CUDA backend's own choice of image, asked as a device of another architecture would."""
+    from forge_tui.engine.package.runtime.driver import _image_for
+
+    images = {"sm_90": "a", "ptx_90": "b"}
+    assert _image_for(images, 90) == "sm_90" and _image_for(images, 100) == "ptx_90"
+    with pytest.raises(PackageError, match="no image for sm_80"):
+        _image_for(images, 80)
+    exported, model, x, _, _ = built
+    package = Package(exported.folder / exported.module)
+    package.backend.device_type = "cpu"  # so that the CPU tensors of this machine reach its choice of image
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    with torch.no_grad(), pytest.warns(UserWarning, match="no image for sm_80") as warned:
+        expected = model(x)
+        with package.optimized(model):
+            assert torch.equal(model(x), expected) and torch.equal(model(x), expected)
+    assert len(warned) == 4, "once for each kernel"
+
+
+def timed(winner: Winner, interval: tuple[float, float] | None) -> Winner:
+    return Winner(winner.variant, winner.kernel, Verdict("verified", "right", timing=Timing("device", 1.0, speedup_interval=interval)))
+
+
+def test_selection(built: tuple) -> None:
+    winners = built[3]
+    assert select(winners, "safe") == (winners, []), "nothing is timed against eager on the host target"
+    far, close, untimed = (timed(winners[0], (1.3, 1.4)), timed(winners[1], (1.001, 1.2)), timed(winners[2], None))
+    chosen, left = select([far, close, untimed], "safe")
+    assert chosen == [far] and [reason for _, reason in left] == [
+        "its interval begins at 1.001x, below 1.02x", "not timed against eager"]
+    assert select([far, close], "all") == ([far, close], [])
+    assert select(winners, "soft*, " + winners[0].variant.key)[0] == [
+        item for item in winners if "softmax" in item.variant.operator or item is winners[0]]
+    with pytest.raises(ProjectError, match="'convolution'"):
+        select(winners, "convolution")
