@@ -1,7 +1,7 @@
 """Kernels that kill, hang, fault and starve the judging worker, among honest ones: every other verdict must be right.
 
-`python -m benchmarks.robustness [--device D] [--times 50] [--seconds S]` judges disturbances in turn, an honest kernel after each,
-and counts what came of them; exit code 1 if any verdict is not the one it must be.
+`python -m benchmarks.robustness [--device D] [--times 50] [--seconds S]` judges disturbances in turn, an honest kernel
+after each, and counts what came of them; exit code 1 if any verdict is not the one it must be.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from forge_tui.store.tensors import save_tensors
 
 LOOP = "const volatile float* flag = input;\n    while (*flag != 12345.0f) { }\n    if (i < n)"
 LEFT = 24 << 30
-"""Bytes of device memory left to the worker when it is asked for more: no plan may ask for as much as a large device has."""
+"""Bytes of device memory left to the worker when it is asked for more: no plan may ask for as much as a large device
+has."""
 SCRATCH = '[[workspace]]\nname = "scratch"\ndtype = "float32"\nshape = [15000000000]\n\n[[launch]]'
 
 
@@ -52,8 +53,10 @@ DISTURBANCES: dict[str, Disturbance] = {
     "out of bounds": Disturbance(HONEST.replace("out[i] =", "out[i + (1ll << 40)] ="), (("fault", "out_of_bounds"),)),
     "killed": Disturbance(HONEST, (("fault", "crashed"),), kill=True),
     "out of memory": Disturbance(HONEST.replace("[[launch]]", SCRATCH), (("fault", "out_of_memory"),), starve=True),
-    "trap": Disturbance(HONEST.replace("if (i < n)", '__trap();\n    if (i < n)'),
-                        (("fault", "crashed"), ("fault", "illegal_instruction"))),
+    "trap": Disturbance(
+        HONEST.replace("if (i < n)", "__trap();\n    if (i < n)"),
+        (("fault", "crashed"), ("fault", "illegal_instruction")),
+    ),
     "endless": Disturbance(HONEST.replace("if (i < n)", LOOP), (("fault", "endless"),)),
     "wrong": Disturbance(CONSTANT, (("wrong", None),)),
 }
@@ -67,7 +70,9 @@ class Count(Struct):
     surprises: list[str] = []
 
 
-def run(device: str, times: int, seconds: float | None = None, tell: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+def run(
+    device: str, times: int, seconds: float | None = None, tell: Callable[[str], None] = lambda text: None
+) -> dict[str, Any]:
     """`times` disturbances in turn, or as many as begin within `seconds`; an honest kernel after each of them."""
     counts = {name: Count() for name in (*DISTURBANCES, "honest")}
     with tempfile.TemporaryDirectory(prefix="forge-robustness-") as folder:
@@ -84,10 +89,17 @@ def run(device: str, times: int, seconds: float | None = None, tell: Callable[[s
                 _count(counts[name], _judge(client, key, item), item.expected)
                 honest = client.judge(key, HONEST, "honest.cu")
                 _count(counts["honest"], honest, (("verified", None),))
-                tell(f"{number + 1:>3}  {name}: {'as expected' if not counts[name].surprises else counts[name].surprises[-1]}; "
-                     f"then an honest one: {honest.outcome}")
-            return {"target": client.welcome.target, "seconds": time.monotonic() - begin, "facts": client.welcome.facts,
-                    "workers": client.statistics()["workers started"], "counts": counts}
+                tell(
+                    f"{number + 1:>3}  {name}: {'as expected' if not counts[name].surprises else counts[name].surprises[-1]}; "
+                    f"then an honest one: {honest.outcome}"
+                )
+            return {
+                "target": client.welcome.target,
+                "seconds": time.monotonic() - begin,
+                "facts": client.welcome.facts,
+                "workers": client.statistics()["workers started"],
+                "counts": counts,
+            }
 
 
 def _judge(client: JudgeClient, key: str, item: Disturbance) -> Verdict:
@@ -139,7 +151,9 @@ def main() -> int:
     found = run(options.device, options.times, options.seconds, lambda text: print(text, flush=True))
     counts: dict[str, Count] = found["counts"]
     disturbances = sum(count.tried for name, count in counts.items() if name != "honest")
-    print(f"{found['target']}: {disturbances} disturbances in {found['seconds']:.0f} s, {found['workers']} workers started")
+    print(
+        f"{found['target']}: {disturbances} disturbances in {found['seconds']:.0f} s, {found['workers']} workers started"
+    )
     for name, count in counts.items():
         print(f"  {name:<14} {count.right} of {count.tried} as expected")
         for surprise in count.surprises:

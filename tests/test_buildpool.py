@@ -1,4 +1,5 @@
-"""Builds in processes of their own: the same images, faults told, and a compiler that does not end costs only itself."""
+"""Builds in processes of their own: the same images, faults told, and a compiler that does not end costs only
+itself."""
 
 from __future__ import annotations
 
@@ -18,12 +19,15 @@ from hostkit import needs_nvrtc
 
 pytestmark = needs_nvrtc
 CODE = 'extern "C" __global__ void k(float* p) {\n    p[threadIdx.x] *= SCALE;\n}\n'
-SLOW = """template <int DEPTH, long long PATH> struct Tree {
+SLOW = (
+    """template <int DEPTH, long long PATH> struct Tree {
     static constexpr int size = Tree<DEPTH - 1, 2 * PATH>::size + Tree<DEPTH - 1, 2 * PATH + 1>::size;
 };
 template <long long PATH> struct Tree<0, PATH> { static constexpr int size = 1; };
 static_assert(Tree<26, 0>::size > 0);
-""" + CODE
+"""
+    + CODE
+)
 
 
 def program(scale: str = "2.f", code: str = CODE) -> Program:

@@ -1,4 +1,5 @@
-"""Bulk building with the real nvcc: every kernel for every architecture, incrementally, failures told and the rest built."""
+"""Bulk building with the real nvcc: every kernel for every architecture, incrementally, failures told and the rest
+built."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ extern "C" __global__ void __launch_bounds__(128) k(const T* input, float* out, 
 
 
 def program(source: str = HALVES, scale: int = 2) -> Program:
-    return Program("halves.cu", source, (("SCALE", str(scale)), ("T", "__nv_bfloat16")), (Launch("k", (1, 1, 1), (128, 1, 1), ()),))
+    return Program(
+        "halves.cu", source, (("SCALE", str(scale)), ("T", "__nv_bfloat16")), (Launch("k", (1, 1, 1), (128, 1, 1), ()),)
+    )
 
 
 @needs_nvcc
@@ -37,14 +40,18 @@ def test_every_kernel_for_every_architecture_and_nothing_twice(tmp_path: Path) -
     assert not found.failures and len(found.images) == 4 and found.commands == 8
     for (_, arch), image in found.images.items():
         facts = read_cubin(image.code)
-        assert f"sm_{facts.arch}" == arch == image.arch and image.kernels[0].registers == facts.kernels["k"].registers > 0
+        assert (
+            f"sm_{facts.arch}" == arch == image.arch and image.kernels[0].registers == facts.kernels["k"].registers > 0
+        )
         assert facts.kernels["k"].static_shared == 512 == image.kernels[0].static_shared
     assert len({image.key for image in found.images.values()}) == 4
     again = bulk_build(programs, archs, tmp_path)
     assert again.commands == 0 and again.images == found.images
     more = bulk_build([*programs, program(scale=5)], archs, tmp_path)
     assert more.commands == 4 and len(more.images) == 6
-    assert {path.suffix for path in tmp_path.glob("*.log")} == {".log"} and "Used" in next(tmp_path.glob("*.cubin.log")).read_text()
+    assert {path.suffix for path in tmp_path.glob("*.log")} == {".log"} and "Used" in next(
+        tmp_path.glob("*.cubin.log")
+    ).read_text()
 
 
 @needs_nvcc

@@ -1,4 +1,5 @@
-"""`export --arch`: images for architectures that are not the judged device's, and what is said where there can be none."""
+"""`export --arch`: images for architectures that are not the judged device's, and what is said where there can be
+none."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def winner(paths: ProjectPaths, text: str) -> Winner:
     paths.kernels.mkdir(parents=True, exist_ok=True)
     paths.kernel(digest).write_text(text)
     spec = variant.call.outputs[0]
-    variant = structs.replace(variant, forms=(CallForm("torch.nn.functional.relu", (spec,), {"inplace": False}, ("input",)),))
+    variant = structs.replace(
+        variant, forms=(CallForm("torch.nn.functional.relu", (spec,), {"inplace": False}, ("input",)),)
+    )
     return Winner(variant, digest, Verdict("verified", "right"))
 
 

@@ -39,7 +39,7 @@ def zeros(truth: torch.Tensor, candidate: torch.Tensor) -> None:
 
 
 def a_nan(truth: torch.Tensor, candidate: torch.Tensor) -> None:
-    candidate.view(-1)[candidate.numel() // 2:] = math.nan
+    candidate.view(-1)[candidate.numel() // 2 :] = math.nan
 
 
 def small_ones_lost(truth: torch.Tensor, candidate: torch.Tensor) -> None:
@@ -49,7 +49,9 @@ def small_ones_lost(truth: torch.Tensor, candidate: torch.Tensor) -> None:
 MISTAKES = [as_is, one_element, one_row, zeros, a_nan, small_ones_lost]
 
 
-def both(truth: torch.Tensor, eager: torch.Tensor, candidate: torch.Tensor, slabs: int = 1, moved: torch.Tensor | None = None):
+def both(
+    truth: torch.Tensor, eager: torch.Tensor, candidate: torch.Tensor, slabs: int = 1, moved: torch.Tensor | None = None
+):
     results = []
     for comparer in (Comparer("out", eager, candidate), FusedComparer("out", eager, candidate, TARGET)):
         step = -(-truth.shape[0] // slabs)
@@ -94,7 +96,7 @@ def test_awkward_shapes(shape: tuple[int, ...], mistake: Callable[[torch.Tensor,
 def test_slabs_and_a_rougher_eager(mistake: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
     truth = normal(9, 3, 40)
     eager = truth.to(torch.bfloat16).float()
-    eager[2, 1, 3] = math.inf                                 # eager alone overflows: the candidate must too
+    eager[2, 1, 3] = math.inf  # eager alone overflows: the candidate must too
     candidate = truth.float()
     candidate[2, 1, 3] = math.inf
     mistake(truth, candidate)
@@ -119,7 +121,7 @@ def test_rows_longer_than_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
     truth = normal(2, (1 << 20) + 3000)
     candidate = truth.float()
-    candidate[1, (1 << 20) + 5:] *= 1.000005
+    candidate[1, (1 << 20) + 5 :] *= 1.000005
     comparer = FusedComparer("out", truth.float(), candidate, TARGET)
     comparer.add((), truth)
     plain = Comparer("out", truth.float(), candidate)
@@ -128,12 +130,14 @@ def test_rows_longer_than_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tolerance.CHUNK_ELEMENTS == 512 * fused.SEGMENT
 
 
-def test_other_dtypes_are_compared_in_torch() -> None:
+def test_other_dtypes() -> None:
     exact = torch.arange(12).reshape(3, 4)
     plain, other = both(exact, exact, exact + (exact == 7))
     assert plain == other and plain.reason == "exact" and plain.worst.index == (1, 3)
     small = normal(3, 40)
-    same(*both(small, small.to(torch.float8_e4m3fn), small.to(torch.float8_e4m3fn)))
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        same(*both(small, small.to(dtype), small.to(dtype)))
+        same(*both(small, small.to(dtype), (small * 1.1).to(dtype)))
     turned = torch.complex(normal(3, 40), normal(3, 40))
     wrong = turned.clone()
     wrong[1, 2] += 1

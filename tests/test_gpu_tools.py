@@ -1,4 +1,5 @@
-"""The real profiler, sanitizer and comparison kernels on a GPU. With FORGE_SAVE=FOLDER what the tools print is kept there."""
+"""The real profiler, sanitizer and comparison kernels on a GPU. With FORGE_SAVE=FOLDER what the tools print is kept
+there."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def test_the_child_runs_a_program_alone(target: GpuTarget):
         with job_folder(item, target.build(item), tensors(), 0) as folder:
             run = run_under([], folder, 60.0)
         assert (run.status == 0) == good, run.output
-    torch.zeros(1, device="cuda")                             # this process is none the worse for it
+    torch.zeros(1, device="cuda")  # this process is none the worse for it
     target.wait()
 
 
@@ -78,7 +79,12 @@ def test_the_profiler(target: GpuTarget):
                 assert re.search("performance counters|Failed to find metric", str(reason)), run.output
                 continue
             print(name, found)
-            assert found.kernel == "k" and found.registers and found.dram_percent is not None and 0 <= found.dram_percent <= 100
+            assert (
+                found.kernel == "k"
+                and found.registers
+                and found.dram_percent is not None
+                and 0 <= found.dram_percent <= 100
+            )
             assert not reasons or found.stalls
 
 
@@ -102,7 +108,9 @@ def test_the_sanitizer(target: GpuTarget, tool: sanitize.Tool):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_results_are_compared_as_in_torch(target: GpuTarget, dtype: torch.dtype):
-    truth = torch.randn(64, 1000, 77, dtype=torch.float64, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
+    truth = torch.randn(
+        64, 1000, 77, dtype=torch.float64, device="cuda", generator=torch.Generator("cuda").manual_seed(1)
+    )
     eager, candidate = truth.to(dtype), truth.to(dtype).clone()
     candidate[3, 7, 70] += 0.5
     results = []
@@ -115,7 +123,8 @@ def test_results_are_compared_as_in_torch(target: GpuTarget, dtype: torch.dtype)
 
 
 def test_comparing_384_mebibytes_takes_milliseconds(target: GpuTarget):
-    """Of a bfloat16 softmax to float32: printed, as times are no gates; the number of waits is what the host tests hold."""
+    """Of a bfloat16 softmax to float32: printed, as times are no gates; the number of waits is what the host tests
+    hold."""
     truth = torch.softmax(torch.randn(16, 2048, 2048, dtype=torch.float64, device="cuda"), -1)
     eager, candidate = truth.float(), truth.float()
     for _ in range(3):
@@ -134,8 +143,10 @@ def test_a_whole_judgement(target: GpuTarget):
     from forge_tui.engine.judge.options import JudgeOptions
     from forge_tui.engine.judge.selftest import variant_of
 
-    variant, sample = variant_of("torch.nn.functional.softmax", {
-        "input": torch.randn(1, 16, 2048, 2048).to(torch.bfloat16), "dim": -1, "dtype": torch.float32})
+    variant, sample = variant_of(
+        "torch.nn.functional.softmax",
+        {"input": torch.randn(1, 16, 2048, 2048).to(torch.bfloat16), "dim": -1, "dtype": torch.float32},
+    )
     sample = {name: value.cuda() for name, value in sample.items()}
     kernel = kernels_for(variant.call)[0]
     times: dict[str, float] = {}
@@ -148,9 +159,14 @@ def test_a_whole_judgement(target: GpuTarget):
     for _ in range(3):
         doing: list = ["start", time.perf_counter()]
         times.clear()
-        verdict = judge_text(kernel.text, f"{kernel.name}.cu", variant, [sample], target, options=JudgeOptions(), progress=progress)
+        verdict = judge_text(
+            kernel.text, f"{kernel.name}.cu", variant, [sample], target, options=JudgeOptions(), progress=progress
+        )
         progress("end", 0, 0)
-        print(f"{verdict.judged_s:.2f} s, {len(verdict.points)} settings:", {name: round(value, 3) for name, value in times.items()})
+        print(
+            f"{verdict.judged_s:.2f} s, {len(verdict.points)} settings:",
+            {name: round(value, 3) for name, value in times.items()},
+        )
         assert verdict.verified, verdict.sentence
 
 
@@ -175,9 +191,17 @@ def test_a_candidate_is_sanitized_and_profiled_by_the_judge(target: GpuTarget):
     from forge_tui.engine.show import render_verdict
 
     variant, sample = probe_variant()
-    verdict = judge_text(GOOD, "honest.cu", variant, [{name: value.cuda() for name, value in sample.items()}], target,
-                         options=JudgeOptions(sanitize=True, profile=True))
+    verdict = judge_text(
+        GOOD,
+        "honest.cu",
+        variant,
+        [{name: value.cuda() for name, value in sample.items()}],
+        target,
+        options=JudgeOptions(sanitize=True, profile=True),
+    )
     print("\n".join(render_verdict(verdict)))
     assert verdict.verified, verdict.sentence
     assert verdict.profile is not None and verdict.profile.kernels[0].kernel == "probe"
-    assert [check.name for check in verdict.checks if check.name.startswith("sanitizer")] == [f"sanitizer {tool}" for tool in sanitize.TOOLS]
+    assert [check.name for check in verdict.checks if check.name.startswith("sanitizer")] == [
+        f"sanitizer {tool}" for tool in sanitize.TOOLS
+    ]

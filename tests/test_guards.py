@@ -15,7 +15,7 @@ def test_single_bytes(align: int, length: int) -> None:
     buffer = Guarded("out", TensorSpec("uint8", (length,), (1,), align), "cpu")
     assert buffer.dense and buffer.begin >= GUARD
     buffer.poison(b"abcdefgh")
-    buffer.raw[buffer.begin:buffer.end] = 7
+    buffer.raw[buffer.begin : buffer.end] = 7
     assert not bool(buffer.stray()) and buffer.overrun() == ""
     for at in (0, buffer.begin - 9, buffer.begin - 1, buffer.end, buffer.end + 1, buffer.end + 8, len(buffer.raw) - 1):
         kept = int(buffer.raw[at])

@@ -42,7 +42,9 @@ def test_without_a_gpu(tmp_path: Path) -> None:
     assert overviews() == [] and measure_devices() == []
     assert Nvml("").mig() is None
     assert not any(finding.name.startswith("cuda:") for finding in diagnose(tmp_path).findings)
-    assert device_lines(torch.device("cpu"), H200) == ["running on the CPU; kernels are interpreted, and modelled for NVIDIA H200"]
+    assert device_lines(torch.device("cpu"), H200) == [
+        "running on the CPU; kernels are interpreted, and modelled for NVIDIA H200"
+    ]
 
 
 @pytest.mark.gpu
@@ -50,11 +52,21 @@ def test_the_real_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("FORGE_HOME", str(tmp_path))
     properties = torch.cuda.get_device_properties(0)
     before = overviews()[0]
-    assert before.ceilings is None and before.facts.name == properties.name and before.facts.sm_count == properties.multi_processor_count
+    assert (
+        before.ceilings is None
+        and before.facts.name == properties.name
+        and before.facts.sm_count == properties.multi_processor_count
+    )
     assert abs(before.memory_bytes - properties.total_memory) < 1 << 30
     assert measure_devices() == []
     after = overviews()[0]
     assert after.ceilings is not None and after.facts.copy_bytes_per_s == after.ceilings.copy_bytes_per_s
     findings = {finding.name: finding for finding in diagnose(tmp_path).findings}
-    print(findings["cuda:0"].found, findings["cuda:0 ceilings"].found, after.state, after.mig, device_lines(torch.device("cuda:0"), after.facts))
+    print(
+        findings["cuda:0"].found,
+        findings["cuda:0 ceilings"].found,
+        after.state,
+        after.mig,
+        device_lines(torch.device("cuda:0"), after.facts),
+    )
     assert findings["cuda:0 ceilings"].status == "ok"

@@ -1,7 +1,8 @@
 """Profiler and sanitizer: what their output says.
 
-The texts of ncu and compute-sanitizer here are written from their documentation and from reports that others published; they are
-not captures of these tools on a device of ours. `test_gpu_tools.py` runs the real ones and stores what they print.
+The texts of ncu and compute-sanitizer here are written from their documentation and from reports that others published;
+they are not captures of these tools on a device of ours. `test_gpu_tools.py` runs the real ones and stores what they
+print.
 """
 
 from __future__ import annotations
@@ -19,53 +20,108 @@ from forge_tui.engine.judge.probe import HONEST, probe_variant
 from forge_tui.engine.show import render_verdict
 from hostkit import needs_nvrtc
 
-HEADER = ('"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC",'
-          '"Section Name","Metric Name","Metric Unit","Metric Value"')
+HEADER = (
+    '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC",'
+    '"Section Name","Metric Name","Metric Unit","Metric Value"'
+)
 
 
 def row(number: int, kernel: str, metric: str, value: str, unit: str = "%") -> str:
-    return (f'"{number}","1234","python3.11","127.0.0.1","{kernel}","1","7","(256, 1, 1)","(132, 1, 1)","0","9.0",'
-            f'"Command line profiler metrics","{metric}","{unit}","{value}"')
+    return (
+        f'"{number}","1234","python3.11","127.0.0.1","{kernel}","1","7","(256, 1, 1)","(132, 1, 1)","0","9.0",'
+        f'"Command line profiler metrics","{metric}","{unit}","{value}"'
+    )
 
 
-NCU = "\n".join([
-    "==PROF== Connected to process 1234 (/usr/bin/python3.11)",
-    '==PROF== Profiling "softmax_rows" - 0: 0%....50%....100% - 12 passes',
-    "==PROF== Disconnected from process 1234",
-    HEADER,
-    row(0, "softmax_rows(const __nv_bfloat16 *, float *, int)", "dram__throughput.avg.pct_of_peak_sustained_elapsed", "87.30"),
-    row(0, "softmax_rows(const __nv_bfloat16 *, float *, int)", "launch__registers_per_thread", "40", "register/thread"),
-    row(0, "softmax_rows(const __nv_bfloat16 *, float *, int)", "lts__throughput.avg.pct_of_peak_sustained_elapsed", "61.2"),
-    row(0, "softmax_rows(const __nv_bfloat16 *, float *, int)", "sm__throughput.avg.pct_of_peak_sustained_elapsed", "n/a"),
-    row(0, "softmax_rows(const __nv_bfloat16 *, float *, int)", "sm__warps_active.avg.pct_of_peak_sustained_active", "92.1"),
-    row(0, "softmax_rows(const __nv_bfloat16 *, float *, int)",
-        "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio", "1,018.5", "inst"),
-    row(0, "softmax_rows(const __nv_bfloat16 *, float *, int)", "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio", "2.25",
-        "inst"),
-    row(0, "softmax_rows(const __nv_bfloat16 *, float *, int)", "smsp__average_warps_issue_stalled_drain_per_issue_active.ratio", "0", "inst"),
-    row(1, "tail()", "sm__throughput.avg.pct_of_peak_sustained_elapsed", "3.5"),
-])
+NCU = "\n".join(
+    [
+        "==PROF== Connected to process 1234 (/usr/bin/python3.11)",
+        '==PROF== Profiling "softmax_rows" - 0: 0%....50%....100% - 12 passes',
+        "==PROF== Disconnected from process 1234",
+        HEADER,
+        row(
+            0,
+            "softmax_rows(const __nv_bfloat16 *, float *, int)",
+            "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+            "87.30",
+        ),
+        row(
+            0,
+            "softmax_rows(const __nv_bfloat16 *, float *, int)",
+            "launch__registers_per_thread",
+            "40",
+            "register/thread",
+        ),
+        row(
+            0,
+            "softmax_rows(const __nv_bfloat16 *, float *, int)",
+            "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+            "61.2",
+        ),
+        row(
+            0,
+            "softmax_rows(const __nv_bfloat16 *, float *, int)",
+            "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+            "n/a",
+        ),
+        row(
+            0,
+            "softmax_rows(const __nv_bfloat16 *, float *, int)",
+            "sm__warps_active.avg.pct_of_peak_sustained_active",
+            "92.1",
+        ),
+        row(
+            0,
+            "softmax_rows(const __nv_bfloat16 *, float *, int)",
+            "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
+            "1,018.5",
+            "inst",
+        ),
+        row(
+            0,
+            "softmax_rows(const __nv_bfloat16 *, float *, int)",
+            "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
+            "2.25",
+            "inst",
+        ),
+        row(
+            0,
+            "softmax_rows(const __nv_bfloat16 *, float *, int)",
+            "smsp__average_warps_issue_stalled_drain_per_issue_active.ratio",
+            "0",
+            "inst",
+        ),
+        row(1, "tail()", "sm__throughput.avg.pct_of_peak_sustained_elapsed", "3.5"),
+    ]
+)
 
 
 def test_ncu():
     first, second = profile.parse(ToolRun(NCU, 0))
-    assert first == KernelProfile("softmax_rows", None, 87.3, 61.2, 92.1, 40, (("long_scoreboard", 1018.5), ("barrier", 2.25)))
+    assert first == KernelProfile(
+        "softmax_rows", None, 87.3, 61.2, 92.1, 40, (("long_scoreboard", 1018.5), ("barrier", 2.25))
+    )
     assert second == KernelProfile("tail", 3.5)
 
 
-FORBIDDEN = ("==PROF== Connected to process 9012 (/usr/bin/python3.11)\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to "
-             "access NVIDIA GPU Performance Counters on the target device 0. For instructions on enabling permissions and to get more "
-             "information see https://developer.nvidia.com/ERR_NVGPUCTRPERM\n==PROF== Disconnected from process 9012\n")
+FORBIDDEN = (
+    "==PROF== Connected to process 9012 (/usr/bin/python3.11)\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to "
+    "access NVIDIA GPU Performance Counters on the target device 0. For instructions on enabling permissions and to get more "
+    "information see https://developer.nvidia.com/ERR_NVGPUCTRPERM\n==PROF== Disconnected from process 9012\n"
+)
 
 
-@pytest.mark.parametrize(("output", "status", "words"), [
-    (FORBIDDEN, 1, "may not read the performance counters"),
-    ("==ERROR== Failed to find metric regex:^nothing__here$\n", 1, "Failed to find metric"),
-    ("==ERROR== The application returned an error code (1).\n", 1, "status 1: The application returned"),
-    ("", 1, "status 1: nothing"),
-    (HEADER, 0, "measured nothing"),
-    (NCU, None, "did not end in time"),
-])
+@pytest.mark.parametrize(
+    ("output", "status", "words"),
+    [
+        (FORBIDDEN, 1, "may not read the performance counters"),
+        ("==ERROR== Failed to find metric regex:^nothing__here$\n", 1, "Failed to find metric"),
+        ("==ERROR== The application returned an error code (1).\n", 1, "status 1: The application returned"),
+        ("", 1, "status 1: nothing"),
+        (HEADER, 0, "measured nothing"),
+        (NCU, None, "did not end in time"),
+    ],
+)
 def test_ncu_fails(output: str, status: int | None, words: str):
     with pytest.raises(NoProfile, match=words):
         profile.parse(ToolRun(output, status))
@@ -124,25 +180,46 @@ MISALIGNED = """========= COMPUTE-SANITIZER
 """
 
 
-@pytest.mark.parametrize(("tool", "text", "errors", "kernel", "line", "fault"), [
-    ("memcheck", MEMCHECK, 2, "scale_kernel", 14, "out_of_bounds"),
-    ("memcheck", MISALIGNED, 1, "wide", None, "misaligned"),
-    ("racecheck", RACECHECK, 1, "reduce", 9, "race"),
-    ("initcheck", INITCHECK, 1, "sum_gpu", 30, "uninitialized"),
-    ("synccheck", SYNCCHECK, 1, "halves", 6, "divergent_barrier"),
-])
-def test_the_sanitizers_findings(tool: sanitize.Tool, text: str, errors: int, kernel: str, line: int | None, fault: str):
+@pytest.mark.parametrize(
+    ("tool", "text", "errors", "kernel", "line", "fault"),
+    [
+        ("memcheck", MEMCHECK, 2, "scale_kernel", 14, "out_of_bounds"),
+        ("memcheck", MISALIGNED, 1, "wide", None, "misaligned"),
+        ("racecheck", RACECHECK, 1, "reduce", 9, "race"),
+        ("initcheck", INITCHECK, 1, "sum_gpu", 30, "uninitialized"),
+        ("synccheck", SYNCCHECK, 1, "halves", 6, "divergent_barrier"),
+    ],
+)
+def test_the_sanitizers_findings(
+    tool: sanitize.Tool, text: str, errors: int, kernel: str, line: int | None, fault: str
+):
     found = sanitize.parse(tool, ToolRun(text, sanitize.FOUND), "k.cu")
-    assert (found.ran, found.clean, found.errors, found.kernel, found.line, found.fault) == (True, False, errors, kernel, line, fault)
+    assert (found.ran, found.clean, found.errors, found.kernel, found.line, found.fault) == (
+        True,
+        False,
+        errors,
+        kernel,
+        line,
+        fault,
+    )
     assert text.splitlines()[1].removeprefix("=========").strip() in found.message and "SUMMARY" not in found.message
 
 
 def test_a_clean_run_needs_the_tools_own_summary():
-    assert sanitize.parse("memcheck", ToolRun("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n", 0), "k.cu").clean
+    assert sanitize.parse(
+        "memcheck", ToolRun("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n", 0), "k.cu"
+    ).clean
     assert sanitize.parse("racecheck", ToolRun(WARNED, 0), "k.cu").clean
-    for run in (ToolRun("", 0), ToolRun("========= COMPUTE-SANITIZER\n========= Error: Target application terminated before first "
-                                        "instrumented API call\n", 1),
-                ToolRun("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n", 1), ToolRun(MEMCHECK, None)):
+    for run in (
+        ToolRun("", 0),
+        ToolRun(
+            "========= COMPUTE-SANITIZER\n========= Error: Target application terminated before first "
+            "instrumented API call\n",
+            1,
+        ),
+        ToolRun("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n", 1),
+        ToolRun(MEMCHECK, None),
+    ):
         found = sanitize.parse("memcheck", run, "k.cu")
         assert not found.ran and not found.clean and found.message
 
@@ -162,9 +239,13 @@ def test_the_child_gets_the_job_and_its_end_is_seen():
 
     from forge_tui.cuda.single import JOB, Job
 
-    program = Program("k.cu", "", (), (Launch("k", (1, 1, 1), (32, 1, 1), (Argument("pointer", "input"),)),), inputs=("input",))
+    program = Program(
+        "k.cu", "", (), (Launch("k", (1, 1, 1), (32, 1, 1), (Argument("pointer", "input"),)),), inputs=("input",)
+    )
     base = torch.arange(20, dtype=torch.int16)
-    with job_folder(program, Image("cubin", "sm_90", b"", ""), {"input": base[4:].view(4, 4).t(), "out": torch.empty(3)}, 1) as folder:
+    with job_folder(
+        program, Image("cubin", "sm_90", b"", ""), {"input": base[4:].view(4, 4).t(), "out": torch.empty(3)}, 1
+    ) as folder:
         job = msgspec.msgpack.decode((folder / JOB).read_bytes(), type=Job)
         assert job.sizes == {"input": 32, "out": 12} and job.device == 1 and list(job.files) == ["input"]
         assert (folder / job.files["input"]).read_bytes() == base[4:].numpy().tobytes()
@@ -180,7 +261,9 @@ def test_on_the_host_target_the_verdict_says_what_was_not_done():
     from forge_tui.cuda.host.target import HostTarget
 
     variant, sample = probe_variant()
-    verdict = judge_text(HONEST, "honest.cu", variant, [sample], HostTarget(), options=JudgeOptions(profile=True, sanitize=True))
+    verdict = judge_text(
+        HONEST, "honest.cu", variant, [sample], HostTarget(), options=JudgeOptions(profile=True, sanitize=True)
+    )
     assert verdict.verified and isinstance(verdict.profile, Profile)
     assert verdict.profile.source == "image" and verdict.profile.kernels[0].occupancy_percent == 100.0
     assert any(check.name == "sanitizer" and check.passed and "not run" in check.detail for check in verdict.checks)

@@ -110,8 +110,11 @@ class BuildPool:
         """This thread's own."""
         child: WorkerProcess | None = getattr(self._own, "child", None)
         if child is None or not child.alive:
-            child = WorkerProcess([sys.executable, "-m", "forge_tui.cuda.buildpool", self.kind, self.arch], environment=_environment(),
-                                  start_deadline_s=START_S)
+            child = WorkerProcess(
+                [sys.executable, "-m", "forge_tui.cuda.buildpool", self.kind, self.arch],
+                environment=_environment(),
+                start_deadline_s=START_S,
+            )
             with self._lock:
                 self._children = {item for item in self._children if item.alive} | {child}
             try:

@@ -1,7 +1,8 @@
-"""Many programs for many architectures at once: nvcc and ptxas through a generated ninja file, in parallel and incrementally.
+"""Many programs for many architectures at once: nvcc and ptxas through a generated ninja file, in parallel and
+incrementally.
 
-For packages. What is judged is built by NVRTC; this adds architectures that this machine may not have. Everything stays in the
-folder: sources, PTX, cubins, what the compilers said (`*.log`), and ninja's own record of what is up to date.
+For packages. What is judged is built by NVRTC; this adds architectures that this machine may not have. Everything stays
+in the folder: sources, PTX, cubins, what the compilers said (`*.log`), and ninja's own record of what is up to date.
 """
 
 from __future__ import annotations
@@ -46,13 +47,16 @@ ninja_required_version = 1.5
 nvcc = {nvcc}
 ptxas = {ptxas}
 rule ptx
-  command = : {identity}; $nvcc -ptx -arch=$compute -std=c++17 -lineinfo -I{headers} -o $out $in > $out.log 2>&1 || (cat $out.log; exit 1)
+  command = : {identity}; $nvcc -ptx -arch=$compute $
+      -std=c++17 -lineinfo -I{headers} -o $out $in > $out.log 2>&1 || (cat $out.log; exit 1)
   description = PTX $out
 rule cubin
-  command = : {identity}; $ptxas -arch=$arch -v --generate-line-info -o $out $in > $out.log 2>&1 || (cat $out.log; exit 1)
+  command = : {identity}; $ptxas -arch=$arch $
+      -v --generate-line-info -o $out $in > $out.log 2>&1 || (cat $out.log; exit 1)
   description = CUBIN $out
 """
-"""Kernel files include the toolkit's headers and ours only: both are in the identity, and a command that changes is run again.
+"""Kernel files include the toolkit's headers and ours only: both are in the identity, and a command that changes is run
+again.
 (A dependency file would name the file that `#line` names, which is nowhere.)"""
 
 
@@ -68,19 +72,28 @@ class Bulk(Struct, frozen=True):
 
 
 def find_nvcc() -> Path | None:
-    """nvcc of the path, or of the toolkit that CUDA_HOME names or that lies in /usr/local/cuda; with its ptxas beside it."""
+    """nvcc of the path, or of the toolkit that CUDA_HOME names or that lies in /usr/local/cuda; with its ptxas beside
+    it."""
     on_path = shutil.which("nvcc")
     places = [Path(on_path).resolve()] if on_path else []
     places += [Path(home) / "bin/nvcc" for home in (os.environ.get("CUDA_HOME", ""), "/usr/local/cuda") if home]
-    return next((path for path in places if os.access(path, os.X_OK) and os.access(path.with_name("ptxas"), os.X_OK)), None)
+    return next(
+        (path for path in places if os.access(path, os.X_OK) and os.access(path.with_name("ptxas"), os.X_OK)), None
+    )
 
 
-def bulk_build(programs: Iterable[Program], archs: Sequence[str], folder: Path, *, jobs: int | None = None,
-               deadline_s: float = DEADLINE_S) -> Bulk:
+def bulk_build(
+    programs: Iterable[Program],
+    archs: Sequence[str],
+    folder: Path,
+    *,
+    jobs: int | None = None,
+    deadline_s: float = DEADLINE_S,
+) -> Bulk:
     """Every program for every architecture (`sm_80`), as cubins; what fails is told and the rest is built.
 
-    folder: kept from call to call. jobs: compilers at a time; None: as many as ninja sees fit. Raises MissingEnvironment without
-    nvcc or ninja, when they do not end in time, or where `folder` cannot be written.
+    folder: kept from call to call. jobs: compilers at a time; None: as many as ninja sees fit. Raises
+    MissingEnvironment without nvcc or ninja, when they do not end in time, or where `folder` cannot be written.
     """
     nvcc, ninja = find_nvcc(), _find_ninja()
     if nvcc is None:
@@ -94,7 +107,9 @@ def bulk_build(programs: Iterable[Program], archs: Sequence[str], folder: Path, 
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder, listed, archs, nvcc)
     except OSError as error:
-        raise MissingEnvironment(f"cannot be written: {error.strerror}", where=str(folder), cure="name a folder that can be") from error
+        raise MissingEnvironment(
+            f"cannot be written: {error.strerror}", where=str(folder), cure="name a folder that can be"
+        ) from error
     commands = _run(ninja, folder, jobs, deadline_s)
     images: dict[tuple[str, str], Image] = {}
     failures: dict[tuple[str, str], str] = {}
@@ -109,14 +124,24 @@ def bulk_build(programs: Iterable[Program], archs: Sequence[str], folder: Path, 
 
 def _write(folder: Path, programs: Sequence[Program], archs: Sequence[str], nvcc: Path) -> None:
     """Sources and the ninja file; a file that would not change is left alone, so that ninja sees it so."""
-    lines = [NINJA.format(nvcc=_escape(str(nvcc)), ptxas=_escape(str(nvcc.with_name("ptxas"))), headers=_escape(str(HEADERS)),
-                          identity=f"{headers_digest()} {_version(nvcc)}")]
+    lines = [
+        NINJA.format(
+            nvcc=_escape(str(nvcc)),
+            ptxas=_escape(str(nvcc.with_name("ptxas"))),
+            headers=_escape(str(HEADERS)),
+            identity=f"{headers_digest()} {_version(nvcc)}",
+        )
+    ]
     for program in programs:
         name = _name(program)
         _keep(folder / f"{name}.cu", _source(program))
         for arch in archs:
-            lines += [f"build {name}.{arch}.ptx: ptx {name}.cu", f"  compute = {arch.replace('sm_', 'compute_')}",
-                      f"build {name}.{arch}.cubin: cubin {name}.{arch}.ptx", f"  arch = {arch}"]
+            lines += [
+                f"build {name}.{arch}.ptx: ptx {name}.cu",
+                f"  compute = {arch.replace('sm_', 'compute_')}",
+                f"build {name}.{arch}.cubin: cubin {name}.{arch}.ptx",
+                f"  arch = {arch}",
+            ]
     _keep(folder / "build.ninja", "\n".join(lines) + "\n")
 
 
@@ -125,7 +150,9 @@ def _version(nvcc: Path) -> str:
     try:
         said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise MissingEnvironment(f"nvcc does not run: {error}", where=str(nvcc), cure="install the CUDA toolkit again") from error
+        raise MissingEnvironment(
+            f"nvcc does not run: {error}", where=str(nvcc), cure="install the CUDA toolkit again"
+        ) from error
     return re.sub(r"[^\w./-]", "", said.strip().rpartition("\n")[2]) or "unknown"
 
 
@@ -149,17 +176,28 @@ def _keep(path: Path, text: str) -> None:
 def _run(ninja: str, folder: Path, jobs: int | None, deadline_s: float) -> int:
     """Commands that were run. What fails is read from the logs afterwards."""
     command = [ninja, "-k", "0", *(["-j", str(jobs)] if jobs else [])]
-    process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               text=True, start_new_session=True, env={**os.environ, "NINJA_STATUS": "[%f/%t] "})
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "NINJA_STATUS": "[%f/%t] "},
+    )
     try:
         said, _ = process.communicate(timeout=deadline_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
         process.communicate()
-        raise MissingEnvironment(f"nvcc was still at work after {deadline_s:g} s", where=str(folder),
-                                 cure="ask for fewer architectures") from None
+        raise MissingEnvironment(
+            f"nvcc was still at work after {deadline_s:g} s", where=str(folder), cure="ask for fewer architectures"
+        ) from None
     if process.returncode and not re.search(r"^\[\d+/\d+\]|^FAILED", said, re.M):
-        raise MissingEnvironment(f"ninja failed: {said.strip()[-500:]}", where=str(folder), cure="delete that folder and try again")
+        raise MissingEnvironment(
+            f"ninja failed: {said.strip()[-500:]}", where=str(folder), cure="delete that folder and try again"
+        )
     return len(re.findall(r"^\[\d+/\d+\] ", said, re.M))
 
 

@@ -1,4 +1,5 @@
-"""Where a kernel's time goes, as far as Nsight Compute may look: throughputs, occupancy, stalls, from its CSV output."""
+"""Where a kernel's time goes, as far as Nsight Compute may look: throughputs, occupancy, stalls, from its CSV
+output."""
 
 from __future__ import annotations
 
@@ -26,8 +27,24 @@ FIGURES = {
 }
 """Field: metric, as named by the profiling guide of Nsight Compute."""
 STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio")
-REASONS = ("barrier", "branch_resolving", "dispatch_stall", "drain", "imc_miss", "lg_throttle", "long_scoreboard", "math_pipe_throttle",
-           "membar", "mio_throttle", "no_instruction", "not_selected", "short_scoreboard", "sleeping", "tex_throttle", "wait")
+REASONS = (
+    "barrier",
+    "branch_resolving",
+    "dispatch_stall",
+    "drain",
+    "imc_miss",
+    "lg_throttle",
+    "long_scoreboard",
+    "math_pipe_throttle",
+    "membar",
+    "mio_throttle",
+    "no_instruction",
+    "not_selected",
+    "short_scoreboard",
+    "sleeping",
+    "tex_throttle",
+    "wait",
+)
 TOP = 3
 """Stall reasons kept of each kernel."""
 
@@ -62,14 +79,15 @@ class NoProfile(Exception):
     """Nsight Compute is not here, may not look, or failed; the message says which, and the cure."""
 
 
-def ncu_profile(program: Program, image: Image, tensors: Mapping[str, torch.Tensor], device: int,
-                deadline_s: float = DEADLINE_S) -> tuple[KernelProfile, ...]:
+def ncu_profile(
+    program: Program, image: Image, tensors: Mapping[str, torch.Tensor], device: int, deadline_s: float = DEADLINE_S
+) -> tuple[KernelProfile, ...]:
     """Every launch of one call, in a child under `ncu`. Clocks stay as they are. Raises NoProfile."""
     tool = find_tool("ncu")
     if tool is None:
         raise NoProfile("ncu (Nsight Compute) is not installed; it comes with the CUDA toolkit")
     with job_folder(program, image, tensors, device) as folder:
-        for reasons in (REASONS, ()):                       # a metric that this device lacks ends the whole of ncu
+        for reasons in (REASONS, ()):  # a metric that this device lacks ends the whole of ncu
             run = run_under([tool, *arguments(reasons)], folder, deadline_s)
             try:
                 return parse(run)
@@ -81,8 +99,17 @@ def ncu_profile(program: Program, image: Image, tensors: Mapping[str, torch.Tens
 
 def arguments(reasons: tuple[str, ...]) -> list[str]:
     stalls = [f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio" for reason in reasons]
-    return ["--clock-control", "none", "--csv", "--print-units", "base", "--target-processes", "application-only",
-            "--metrics", ",".join([*FIGURES.values(), *stalls])]
+    return [
+        "--clock-control",
+        "none",
+        "--csv",
+        "--print-units",
+        "base",
+        "--target-processes",
+        "application-only",
+        "--metrics",
+        ",".join([*FIGURES.values(), *stalls]),
+    ]
 
 
 def parse(run: ToolRun) -> tuple[KernelProfile, ...]:
@@ -90,8 +117,10 @@ def parse(run: ToolRun) -> tuple[KernelProfile, ...]:
     if run.status is None:
         raise NoProfile("ncu did not end in time")
     if "ERR_NVGPUCTRPERM" in run.output:
-        raise NoProfile("ncu may not read the performance counters here (ERR_NVGPUCTRPERM): an administrator must allow it, see "
-                        "https://developer.nvidia.com/ERR_NVGPUCTRPERM")
+        raise NoProfile(
+            "ncu may not read the performance counters here (ERR_NVGPUCTRPERM): an administrator must allow it, see "
+            "https://developer.nvidia.com/ERR_NVGPUCTRPERM"
+        )
     lines = run.output.splitlines()
     begin = next((index for index, line in enumerate(lines) if line.startswith('"ID"')), None)
     if begin is None:
@@ -113,8 +142,12 @@ def _kernel(name: str, values: dict[str, float]) -> KernelProfile:
     found = {field: values.get(metric) for field, metric in FIGURES.items()}
     registers = found.pop("registers")
     stalls = [(match[1], value) for metric, value in values.items() if (match := STALL.fullmatch(metric)) and value > 0]
-    return KernelProfile(name, **found, registers=None if registers is None else int(registers),
-                         stalls=tuple(sorted(stalls, key=lambda item: -item[1])[:TOP]))
+    return KernelProfile(
+        name,
+        **found,
+        registers=None if registers is None else int(registers),
+        stalls=tuple(sorted(stalls, key=lambda item: -item[1])[:TOP]),
+    )
 
 
 def _number(text: str) -> float | None:

@@ -1,4 +1,5 @@
-"""NVIDIA's compute-sanitizer on one candidate: its four tools, one after another, in children that run the program once."""
+"""NVIDIA's compute-sanitizer on one candidate: its four tools, one after another, in children that run the program
+once."""
 
 from __future__ import annotations
 
@@ -22,8 +23,12 @@ DEADLINE_S = 120.0
 FOUND = 99
 """The exit status asked for when a tool found something."""
 PREFIX = "========="
-_FAULTS: dict[Tool, FaultKind] = {"memcheck": "out_of_bounds", "racecheck": "race", "initcheck": "uninitialized",
-                                  "synccheck": "divergent_barrier"}
+_FAULTS: dict[Tool, FaultKind] = {
+    "memcheck": "out_of_bounds",
+    "racecheck": "race",
+    "initcheck": "uninitialized",
+    "synccheck": "divergent_barrier",
+}
 
 
 class Finding(Struct, frozen=True):
@@ -44,12 +49,22 @@ class Finding(Struct, frozen=True):
         return self.ran and not self.errors
 
 
-def sanitize(program: Program, image: Image, tensors: Mapping[str, torch.Tensor], device: int, *,
-             tools: tuple[Tool, ...] = TOOLS, deadline_s: float = DEADLINE_S) -> list[Finding]:
+def sanitize(
+    program: Program,
+    image: Image,
+    tensors: Mapping[str, torch.Tensor],
+    device: int,
+    *,
+    tools: tuple[Tool, ...] = TOOLS,
+    deadline_s: float = DEADLINE_S,
+) -> list[Finding]:
     """One finding for each tool, up to the first that found something."""
     command = find_tool("compute-sanitizer")
     if command is None:
-        return [Finding(tool, False, message="compute-sanitizer is not installed; it comes with the CUDA toolkit") for tool in tools]
+        return [
+            Finding(tool, False, message="compute-sanitizer is not installed; it comes with the CUDA toolkit")
+            for tool in tools
+        ]
     findings: list[Finding] = []
     with job_folder(program, image, tensors, device) as folder:
         for tool in tools:
@@ -62,8 +77,19 @@ def sanitize(program: Program, image: Image, tensors: Mapping[str, torch.Tensor]
 
 def arguments(tool: Tool) -> list[str]:
     more = ["--racecheck-detect-level", "error"] if tool == "racecheck" else []
-    return ["--tool", tool, "--print-limit", "20", "--error-exitcode", str(FOUND), "--report-api-errors", "no", "--show-backtrace", "no",
-            *more]
+    return [
+        "--tool",
+        tool,
+        "--print-limit",
+        "20",
+        "--error-exitcode",
+        str(FOUND),
+        "--report-api-errors",
+        "no",
+        "--show-backtrace",
+        "no",
+        *more,
+    ]
 
 
 def parse(tool: Tool, run: ToolRun, filename: str) -> Finding:
@@ -71,15 +97,27 @@ def parse(tool: Tool, run: ToolRun, filename: str) -> Finding:
     if run.status is None:
         return Finding(tool, False, message=f"{tool} did not end in time")
     said = [line.removeprefix(PREFIX).strip() for line in run.output.splitlines() if line.startswith(PREFIX)]
-    summary = next((match for line in said if (match := re.match(
-        r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)(?: displayed \((\d+) errors?)?", line))), None)
+    summary = next(
+        (
+            match
+            for line in said
+            if (
+                match := re.match(
+                    r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)(?: displayed \((\d+) errors?)?", line
+                )
+            )
+        ),
+        None,
+    )
     if summary is None:
         last = next((line for line in reversed(run.output.splitlines()) if line.strip()), "nothing")
         return Finding(tool, False, message=f"{tool} failed with status {run.status}; it said: {last.strip()[:300]}")
     errors = int(summary[2] if summary[2] is not None else summary[1])
     if not errors:
         if run.status:
-            return Finding(tool, False, message=f"the program ended with status {run.status} under {tool}, which found nothing")
+            return Finding(
+                tool, False, message=f"the program ended with status {run.status} under {tool}, which found nothing"
+            )
         return Finding(tool, True)
     return _first(tool, said, errors, filename)
 
@@ -102,4 +140,6 @@ def _first(tool: Tool, said: list[str], errors: int, filename: str) -> Finding:
 
 
 def _is_error(line: str) -> bool:
-    return bool(re.match(r"Invalid |Error: |Uninitialized |Barrier error|Race reported|Fatal |Program hit |Misaligned ", line))
+    return bool(
+        re.match(r"Invalid |Error: |Uninitialized |Barrier error|Race reported|Fatal |Program hit |Misaligned ", line)
+    )

@@ -1,7 +1,7 @@
 """One program run once in a process of its own, under a tool: `TOOL python -m forge_tui.cuda.single FOLDER`.
 
-Only the driver is used there, with every buffer an allocation of exactly its size, so that a profiler sees no kernel but the
-candidate's and a sanitizer sees every byte past a buffer's end.
+Only the driver is used there, with every buffer an allocation of exactly its size, so that a profiler sees no kernel
+but the candidate's and a sanitizer sees every byte past a buffer's end.
 """
 
 from __future__ import annotations
@@ -74,7 +74,11 @@ def job_folder(program: Program, image: Image, tensors: Mapping[str, torch.Tenso
         folder = Path(name)
         sizes, files = {}, {}
         for index, (tensor_name, tensor) in enumerate(tensors.items()):
-            span = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1 if tensor.numel() else 0
+            span = (
+                sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+                if tensor.numel()
+                else 0
+            )
             sizes[tensor_name] = span * tensor.element_size()
             if tensor_name in program.outputs or not span:
                 continue
@@ -87,11 +91,20 @@ def job_folder(program: Program, image: Image, tensors: Mapping[str, torch.Tenso
 
 def run_under(tool: Sequence[str], folder: Path, deadline_s: float) -> ToolRun:
     """The job in a child under `tool`; an empty one runs it bare. Its output is kept whatever happens to it."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")))),
+    }
     command = [*tool, sys.executable, "-m", "forge_tui.cuda.single", str(folder)]
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
-                                   start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
         try:
             status: int | None = process.wait(deadline_s)
         except subprocess.TimeoutExpired:
@@ -105,7 +118,10 @@ def run_under(tool: Sequence[str], folder: Path, deadline_s: float) -> ToolRun:
 
 
 def main(folder: Path) -> None:
-    """The child: allocate, copy, launch, wait. Any error of the driver ends it with a traceback, which the tool has explained."""
+    """The child: allocate, copy, launch, wait. Any error of the driver ends it with a traceback, which the tool has
+    explained."""
+    import numpy as np
+
     from forge_tui.cuda.driver import call, driver
     from forge_tui.cuda.launch import LoadedImage, PackedArguments, launch_config
 
@@ -118,8 +134,8 @@ def main(folder: Path) -> None:
             continue
         addresses[name] = _allocate(size)
         if name in job.files:
-            data = (folder / job.files[name]).read_bytes()
-            call("cuMemcpyHtoD", addresses[name], data, size)
+            data = np.fromfile(folder / job.files[name], np.uint8)
+            call("cuMemcpyHtoD", addresses[name], data.ctypes.data, size)
     for name, source in job.program.aliases.items():
         addresses[name] = addresses[source]
     for workspace in job.program.workspaces:

@@ -1,6 +1,6 @@
-// The comparison of one output with its reference in three passes over memory: see fused.py, and tolerance.py for what is compared.
-// Macros: T (element type of eager and candidate), LEAST and LAST (frexp exponents of the first and last class).
-// A warp works on one segment of a row; a part is what of a row is compared together.
+// The comparison of one output with its reference in three passes over memory: see fused.py, and tolerance.py for what
+// is compared. Macros: T (element type of eager and candidate), LEAST and LAST (frexp exponents of the first and last
+// class). A warp works on one segment of a row; a part is what of a row is compared together.
 typedef unsigned long long u64;
 typedef long long i64;
 #define CLASSES (LAST - LEAST + 1)
@@ -70,8 +70,9 @@ extern "C" __global__ void __launch_bounds__(256) part_max(const T* eager, const
     }
 }
 
-// Sums of squares by segment (eager's error, the candidate's, the truth, units in the last place); by class the number of finite
-// elements, eager's worst error and the candidate's; the first element that is infinite or NaN on one side only, and how many.
+// Sums of squares by segment (eager's error, the candidate's, the truth, units in the last place); by class the number
+// of finite elements, eager's worst error and the candidate's; the first element that is infinite or NaN on one side
+// only, and how many.
 extern "C" __global__ void __launch_bounds__(256) tally(const T* eager, const T* candidate, const double* reference, const double* moved,
                                                         const double* units, const u64* maxima, double* sums, u64* counts, u64* own_worst,
                                                         u64* worst, u64* differing, i64 total, i64 segments, i64 width, i64 parts,

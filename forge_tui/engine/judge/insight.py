@@ -31,14 +31,25 @@ def sanitized(setting: Setting, trial: Trial, sample: Mapping[str, torch.Tensor]
         name = f"sanitizer {found.tool}"
         if found.errors:
             fault = found.fault or "crashed"
-            raise Failed("fault", f"{WORDS[fault]}, says {found.tool}: {found.message}",
-                         Check(name, False, float(found.errors), 0.0, found.message), fault=fault, line=found.line)
+            raise Failed(
+                "fault",
+                f"{WORDS[fault]}, says {found.tool}: {found.message}",
+                Check(name, False, float(found.errors), 0.0, found.message),
+                fault=fault,
+                line=found.line,
+            )
         checks.append(Check(name, True, detail="" if found.ran else f"not run: {found.message}"))
     return checks
 
 
-def profiled(setting: Setting, trial: Trial, sample: Mapping[str, torch.Tensor], target: Target, variant: Variant,
-             timing: Timing | None) -> Profile:
+def profiled(
+    setting: Setting,
+    trial: Trial,
+    sample: Mapping[str, torch.Tensor],
+    target: Target,
+    variant: Variant,
+    timing: Timing | None,
+) -> Profile:
     """By Nsight Compute where it may look; else by image, timing and ceilings."""
     share = None
     if timing is not None and variant.bytes_moved:

@@ -49,11 +49,6 @@ POPULATION = 256
 """Eager's worst error is taken over at least this many elements (all, when there are fewer): fewer may all be lucky."""
 CHUNK_ELEMENTS = 1 << 20
 """Elements compared at a time: about ten float64 temporaries of 8 MiB."""
-DEVICE_CHUNK_ELEMENTS = 1 << 23
-"""The same on a GPU, where a pass costs its launch."""
-DEVICE_LANES = 2048
-"""Accumulators of each class on a GPU. Nearly all elements fall into a few classes: with one accumulator each, the
-device's atomics would be carried out one after another."""
 
 Reason = Literal["", "shape", "dtype", "strides", "nonfinite", "norm", "element", "row", "exact"]
 
@@ -236,10 +231,9 @@ class Comparer:
         excess = (error - noise).clamp_(min=0.0)
         flat = kind.reshape(-1)
         keep = finite.reshape(-1)
-        lanes = _Lanes(flat, self.counts.numel())
-        self.counts += lanes.count(keep)
-        self.eager_worst = torch.maximum(self.eager_worst, lanes.most(own.reshape(-1)))
-        best = torch.maximum(self.worst, lanes.most(excess.reshape(-1)))
+        self.counts += torch.bincount(flat[keep], minlength=self.counts.numel())
+        self.eager_worst.scatter_reduce_(0, flat, own.reshape(-1), "amax")
+        best = self.worst.scatter_reduce(0, flat, excess.reshape(-1), "amax")
         better = (best > self.worst) | (self.worst_at < 0)
         self.worst = best
         chosen = ((excess.reshape(-1) == best[flat]) & better[flat] & keep).nonzero().reshape(-1)
@@ -339,39 +333,15 @@ def _real_like(sensitivity: torch.Tensor, reference: torch.Tensor) -> torch.Tens
     return sensitivity if sensitivity.dim() == reference.dim() else sensitivity.unsqueeze(-1).expand_as(reference)
 
 
-class _Lanes:
-    """Sums and maxima by class, over several accumulators a class where elements are added at the same time."""
-
-    def __init__(self, classes: torch.Tensor, count: int) -> None:
-        self.count_of_classes = count
-        self.lanes = 1 if classes.device.type == "cpu" else DEVICE_LANES
-        self.index = classes
-        if self.lanes > 1:
-            self.index = classes * self.lanes + torch.arange(classes.numel(), device=classes.device) % self.lanes
-
-    def count(self, keep: torch.Tensor) -> torch.Tensor:
-        """How many of `keep` are true in each class, int64."""
-        return self._empty(torch.int64).scatter_add_(0, self.index, keep.to(torch.int64)).view(-1, self.lanes).sum(1)
-
-    def most(self, values: torch.Tensor) -> torch.Tensor:
-        """The largest of `values`, which are not negative, in each class; 0 where there is none."""
-        return self._empty(values.dtype).scatter_reduce_(0, self.index, values, "amax").view(-1, self.lanes).amax(1)
-
-    def _empty(self, dtype: torch.dtype) -> torch.Tensor:
-        return torch.zeros(self.count_of_classes * self.lanes, dtype=dtype, device=self.index.device)
-
-
 def _pieces(tensor: torch.Tensor) -> Iterator[tuple[tuple[int, ...], torch.Tensor]]:
-    """Parts of at most CHUNK_ELEMENTS (on a GPU DEVICE_CHUNK_ELEMENTS) with their offsets, cut along the leading
-    dimensions."""
-    most = CHUNK_ELEMENTS if tensor.device.type == "cpu" else DEVICE_CHUNK_ELEMENTS
+    """Parts of at most CHUNK_ELEMENTS with their offsets, cut along the leading dimensions."""
     if tensor.numel() == 0:
         return
-    if tensor.numel() <= most:
+    if tensor.numel() <= CHUNK_ELEMENTS:
         yield (0,) * tensor.dim(), tensor
         return
     dim = next(d for d in range(tensor.dim()) if tensor.shape[d] > 1)
-    step = max(1, most * tensor.shape[dim] // tensor.numel())
+    step = max(1, CHUNK_ELEMENTS * tensor.shape[dim] // tensor.numel())
     for begin in range(0, tensor.shape[dim], step):
         part = tensor.narrow(dim, begin, min(step, tensor.shape[dim] - begin))
         for offset, piece in _pieces(part):

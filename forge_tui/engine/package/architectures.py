@@ -33,7 +33,8 @@ def bound(text: str, winner: Winner, facts: DeviceFacts) -> Program:
 
 
 def further_images(paths: ProjectPaths, winners: Sequence[Winner], facts: DeviceFacts, archs: Sequence[str]) -> Further:
-    """Every winner for every architecture that its file does not refuse; the device's own is left out. Raises ProjectError."""
+    """Every winner for every architecture that its file does not refuse; the device's own is left out. Raises
+    ProjectError."""
     wanted = [arch for arch in dict.fromkeys(archs) if arch != f"sm_{facts.cc}"]
     for arch in wanted:
         if not re.fullmatch(r"sm_\d{2,3}[af]?", arch):
@@ -75,9 +76,11 @@ def _by_nvcc(paths: ProjectPaths, jobs: Sequence[tuple[str, Program]]) -> dict[t
     for arch, program in jobs:
         archs[program.build_key()] = (*archs.get(program.build_key(), ()), arch)
     images: dict[tuple[str, str], Image] = {}
-    for group in dict.fromkeys(archs.values()):             # nearly always one: a file rarely refuses an architecture
+    for group in dict.fromkeys(archs.values()):  # nearly always one: a file rarely refuses an architecture
         try:
-            images |= bulk_build([programs[key] for key in archs if archs[key] == group], group, paths.build / "bulk").images
+            images |= bulk_build(
+                [programs[key] for key in archs if archs[key] == group], group, paths.build / "bulk"
+            ).images
         except MissingEnvironment:
             continue
     return images
