@@ -141,10 +141,11 @@ def _main_parser() -> argparse.ArgumentParser:
     run.add_argument("--iterations", type=_count, metavar="N", help="candidates per operator")
     run.add_argument("--budget-usd", type=_amount, metavar="X", help="stop before the provider has cost more; 0: no limit")
     run.add_argument("--time-limit", type=duration, metavar="T", help="stop after 90, 90s, 10m or 2h; 0: no limit")
-    run.add_argument("--provider", metavar="P", help="who writes kernels: builtin, anthropic, exchange, "
+    run.add_argument("--provider", metavar="P", help="who writes kernels: builtin, anthropic, openai[:URL], exchange, "
                      "'command:PROGRAM ARGUMENTS', replay:PROJECT")
     run.add_argument("--llm", metavar="NAME", help="the provider's language model")
-    run.add_argument("--policy", metavar="P", help="search policy")
+    run.add_argument("--roles", choices=("one", "two"), help="two: an analyst plans each kernel, a writer writes it")
+    run.add_argument("--policy", metavar="P", help="search policy: uct, band, greedy, beam, linear, round-robin, evolve")
     run.add_argument("--device", type=_device, metavar="D", help="auto, cuda:N or host")
     run.add_argument("--seed", type=int, metavar="N", help="of the search and of fresh inputs")
     run.add_argument("--jobs", type=_count, metavar="N", help="proposals in flight at once")

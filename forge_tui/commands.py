@@ -102,7 +102,7 @@ def _detach(paths: ProjectPaths, options: Namespace) -> int:
 def _as_arguments(options: Namespace) -> list[str]:
     """The run options of this command line, for the engine's."""
     words = []
-    for name in ("iterations", "budget_usd", "time_limit", "provider", "llm", "policy", "device", "seed", "jobs",
+    for name in ("iterations", "budget_usd", "time_limit", "provider", "llm", "roles", "policy", "device", "seed", "jobs",
                  "require_speedup"):
         value = getattr(options, name)
         if value is not None:
@@ -117,7 +117,7 @@ def _run_options(options: Namespace) -> RunOptions:
     return RunOptions(
         ops=tuple(options.ops), iterations=options.iterations, budget_usd=options.budget_usd,
         time_limit_s=options.time_limit, provider=options.provider, llm=options.llm, policy=options.policy,
-        device=options.device, seed=options.seed, jobs=options.jobs, fresh=options.fresh, wait=options.wait,
+        roles=options.roles, device=options.device, seed=options.seed, jobs=options.jobs, fresh=options.fresh, wait=options.wait,
         require_speedup=options.require_speedup)
 
 

@@ -197,8 +197,11 @@ def test_a_stop_request_and_a_signal_end_a_run_in_order(tmp_path: Path) -> None:
     assert result.status == "interrupted" and load_state(paths).ended.exit_code == 143
 
     for number, handler_kind in ((signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)):
-        def kill(event: events.AnyEvent, number=number) -> None:
-            if isinstance(event, events.Replied | events.Judged):
+        sent: list[int] = []
+
+        def kill(event: events.AnyEvent, number=number, sent=sent) -> None:
+            if isinstance(event, events.Replied | events.Judged) and not sent:  # a second one would end the process
+                sent.append(number)
                 os.kill(os.getpid(), number)
 
         before = signal.getsignal(number)

@@ -251,6 +251,66 @@ def test_a_prompt_holds_card_device_parent_history_and_strategy() -> None:
     assert "$" not in build_prompt(make_ask()).task
 
 
+def test_a_prompt_keeps_its_budget_most_useful_first() -> None:
+    """Estimated at 3 characters a token; card and task are always there, then the parent, then as much history as fits."""
+    parent = ParentKernel("v/1", kernel("verified 3") + "// x\n" * 2000, Verdict("verified", "ok"))
+    tried = tuple(Tried(f"v/{n}", "fusion", f"idea {n}", "wrong", "z" * 200) for n in range(20))
+    texts = {tokens: build_prompt(make_ask(parent=parent, tried=tried), budget_tokens=tokens).text for tokens in (4000, 6000, 24000)}
+    assert all(len(text) <= 3 * tokens for tokens, text in texts.items())
+    assert "cut here" in texts[4000] and "idea 0" not in texts[4000]
+    assert "cut here" not in texts[6000] and "idea 0" in texts[6000] and "idea 19" not in texts[6000]
+    assert "idea 19" in texts[24000] and all("[128, 64]" in text and "vectorization" in text for text in texts.values())
+
+
+class TestTwoRoles:
+    """An analyst's plan goes to the writer; ids, costs and texts of both are kept."""
+
+    PROGRAM = f"""import os, sys
+text = sys.stdin.read()
+if os.environ["FORGE_ASK"].endswith("-plan"):
+    assert "You write no code" in text and "/*forge" not in text.split("# The operator")[0]
+    print("Bottleneck: loads. Plan: 16 bytes an access.")
+else:
+    assert "An analyst says:\\nBottleneck: loads." in text or "Mend the kernel" in text
+    print({REPLY!r})
+"""
+
+    def test_a_plan_comes_first_and_the_writer_reads_it(self, tmp_path: Path) -> None:
+        provider = open_provider(f"command:{program(tmp_path, self.PROGRAM)}", paths=ProjectPaths(tmp_path), device=H200, roles="two")
+        reply = provider.propose(make_ask(), threading.Event())
+        assert reply.source == kernel("verified 20") and reply.text.startswith("Bottleneck: loads.") and REPLY.strip() in reply.text
+        assert "You write no code" in reply.prompt and "You write CUDA kernels" in reply.prompt and reply.cost_usd is None
+
+    def test_a_repair_needs_no_analyst(self, tmp_path: Path) -> None:
+        provider = open_provider(f"command:{program(tmp_path, self.PROGRAM)}", paths=ProjectPaths(tmp_path), device=H200, roles="two")
+        parent = ParentKernel("v/1", kernel("wrong"), Verdict("wrong", "out differs"))
+        assert "Bottleneck" not in provider.propose(make_ask(parent=parent, origin="repair"), threading.Event()).text
+
+    def test_exchange_asks_for_the_plan_and_then_for_the_kernel(self, tmp_path: Path) -> None:
+        paths = ProjectPaths(tmp_path)
+        provider = open_provider("exchange", paths=paths, device=H200, roles="two")
+        paths.answers.mkdir(parents=True)
+        for name, text in ((f"{SOFTMAX.key}-1-plan", "Bottleneck: loads. Plan: wider."), (f"{SOFTMAX.key}-1", REPLY)):
+            with pytest.raises(ReplyPending):
+                provider.propose(make_ask(), threading.Event())
+            assert [path.stem for path in paths.requests.iterdir()] == [name]
+            (paths.answers / f"{name}.md").write_text(f"{text}\n{END_MARK}")
+        assert provider.propose(make_ask(), threading.Event()).source == kernel("verified 20")
+
+    def test_the_analyst_may_be_another_model(self, tmp_path: Path, monkeypatch) -> None:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
+        plan = messages_server.reply("Bottleneck: loads. Plan: wider.")
+        with messages_server.serve(plan, messages_server.reply(REPLY)) as server:
+            monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+            provider = open_provider("anthropic", paths=ProjectPaths(tmp_path), device=H200, llm="claude-opus-5-5", roles="two",
+                                     analyst_llm="claude-haiku-4-5")
+            reply = provider.propose(make_ask(), threading.Event())
+        first, second = (body for _, body in server.requests)
+        assert (first["model"], second["model"]) == ("claude-haiku-4-5", "claude-opus-5-5")
+        assert "tools" not in first and "tools" in second and reply.tokens_in == 4200 and reply.source
+        assert reply.cost_usd == pytest.approx((100 * 1 + 2000 * 0.1 + 50 * 5 + 100 * 4 + 2000 * 0.2 + 50 * 20) / 1e6)
+
+
 def test_a_prompt_is_bounded() -> None:
     parent = ParentKernel("v/1", "x" * 1_000_000, Verdict("verified", "ok", build_log="y" * 100_000))
     tried = tuple(Tried(f"v/{n}", "fusion", "idea", "wrong", "z" * 300) for n in range(500))

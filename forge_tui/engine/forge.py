@@ -238,7 +238,9 @@ def resolve_device(name: str) -> str:
 
 def open_providers(paths: ProjectPaths, settings: Settings, cards: OperatorFile) -> list[Provider]:
     """The shipped kernels first, unless the settings say otherwise; then the provider asked for."""
-    provider = open_provider(settings.provider, paths=paths, device=cards.device, llm=settings.llm, wait=settings.wait)
+    provider = open_provider(settings.provider, paths=paths, device=cards.device, llm=settings.llm, wait=settings.wait,
+                             thinking=settings.thinking, roles=settings.roles, analyst_llm=settings.analyst_llm,
+                             prompt_tokens=settings.prompt_tokens)
     if not settings.seeds or provider.name == "builtin":
         return [provider]
     return [open_provider("builtin", paths=paths, device=cards.device), provider]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from typing import Literal
 
 from msgspec import Struct
 
@@ -24,6 +25,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     provider: str | None = None
     llm: str | None = None
     policy: str | None = None
+    roles: Literal["one", "two"] | None = None
+    """`two`: an analyst plans, a writer writes."""
     device: str | None = None
     """`auto`, `cuda`, `cuda:N` or `host`."""
     seed: int | None = None
@@ -58,6 +61,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     wait: bool
     require_speedup: float | None
     seeds: bool
+    roles: Literal["one", "two"] = "one"
+    analyst_llm: str = ""
+    thinking: str = ""
+    prompt_tokens: int = 0
+    least_us_per_usd: float = 0.0
+    """See `BudgetConfig`."""
 
 
 def resolve(config: ProjectConfig, options: RunOptions, last_seed: int | None = None) -> Settings:
@@ -87,6 +96,11 @@ def resolve(config: ProjectConfig, options: RunOptions, last_seed: int | None = 
         wait=options.wait,
         require_speedup=options.require_speedup,
         seeds=options.seeds,
+        roles=options.roles or config.provider.roles,
+        analyst_llm=config.provider.analyst_llm,
+        thinking=config.provider.thinking,
+        prompt_tokens=config.provider.prompt_tokens,
+        least_us_per_usd=budget.least_us_per_usd,
     )
     _refuse_impossible(settings)
     return settings

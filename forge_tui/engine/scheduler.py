@@ -10,57 +10,28 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 from forge_tui.cuda.device import DeviceFacts
 from forge_tui.engine import events, steering
+from forge_tui.engine.allocation import Search, too_little, worth_of
 from forge_tui.engine.asks import build_ask, plan_of
 from forge_tui.engine.cards import Variant
 from forge_tui.engine.halt import StopReason, Watch
 from forge_tui.engine.judge.verdict import Verdict
 from forge_tui.engine.judging import Judges
 from forge_tui.engine.options import Settings
-from forge_tui.engine.outcome import AT_FLOOR, conclude, value_of
+from forge_tui.engine.outcome import conclude, value_of
 from forge_tui.engine.providers.base import Ask, Exhausted, Provider, Reply, ReplyPending
 from forge_tui.engine.recorder import Recorder
 from forge_tui.engine.search.policy import Policy
-from forge_tui.engine.search.tree import Node, Tree
+from forge_tui.engine.search.tree import Node
 from forge_tui.store.atomic import write_atomic
 from forge_tui.store.kernels import load_kernel, save_kernel
 from forge_tui.store.paths import ProjectPaths
 
 POLL_S = 0.2
 """How long the loop may sleep before it looks for signals, a stop request, or the time limit."""
-
-
-@dataclass(eq=False)
-class Search:
-    """One operator's search while the run lasts; everything lasting is in its tree."""
-
-    variant: Variant
-    tree: Tree
-    exhausted: set[str] = field(default_factory=set)
-    """Providers that said so themselves."""
-    confirming: bool = False
-    finished: bool = False
-
-    @property
-    def saving_us(self) -> float:
-        """What a forward would still save at the floor."""
-        best = self.tree.best
-        now = best.us if best is not None and best.us is not None else self.variant.time_us
-        return self.variant.calls * max(0.0, now - self.variant.floor_us)
-
-    @property
-    def priority(self) -> float:
-        """The next try goes where most can still be saved, less the longer nothing came of it."""
-        return self.saving_us / (1 + self.tree.stale() + self.tree.root.pending)
-
-    @property
-    def at_floor(self) -> bool:
-        best = self.tree.best
-        return best is not None and best.us is not None and best.us <= AT_FLOOR * self.variant.floor_us
 
 
 class Scheduler:
@@ -76,7 +47,7 @@ class Scheduler:
         self.paths, self.settings, self.recorder, self.watch = paths, settings, recorder, watch
         self.policy, self.providers, self.judges = policy, list(providers), judges
         self.device, self.time_kind = device, "modelled" if modelled else "device"
-        self.searches = [Search(variant, recorder.state.operator(variant.key).tree) for variant in variants]
+        self.searches = [Search(variant, recorder.state.operator(variant.key)) for variant in variants]
         self.by_key = {search.variant.key: search for search in self.searches}
         self.asking: dict[str, Ask] = {}
         self.judging: set[str] = set()
@@ -193,7 +164,7 @@ class Scheduler:
                 return
 
     def _propose_next(self) -> bool:
-        for search in sorted(self._open_searches(), key=lambda search: -search.priority):
+        for search in sorted(self._open_searches(), key=lambda search: -worth_of(search, self.recorder.state.mean_cost_usd)):
             provider = self._provider_for(search)
             move = provider.fixed_move(search.variant, self._turn(search, provider)) or self.policy.select(search.tree)
             if move is None:
@@ -215,7 +186,7 @@ class Scheduler:
     def _over(self, search: Search) -> bool:
         """Whether the search makes no new nodes."""
         return (search.tree.asked >= self.settings.iterations or search.at_floor
-                or self._provider_for(search) is None)
+                or too_little(search, self.settings.least_us_per_usd) or self._provider_for(search) is None)
 
     def _provider_for(self, search: Search) -> Provider | None:
         """The first that still has something to offer: shipped kernels come before models."""
@@ -346,6 +317,8 @@ class Scheduler:
         status, reason, winner = conclude(search.tree, nothing)
         if search.at_floor:
             reason += "; at the least this device needs, so the search ended early"
+        elif stop is None and too_little(search, self.settings.least_us_per_usd):
+            reason += f"; another dollar is expected to save less than {self.settings.least_us_per_usd:g} us of a forward"
         search.finished = True
         if stop is not None and status in ("failed", "skipped"):
             status, reason = "pending", stop.sentence

@@ -6,7 +6,7 @@ import difflib
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import tomli_w
@@ -63,6 +63,12 @@ class ProviderConfig(Struct, frozen=True, forbid_unknown_fields=True):
     llm: str = ""
     thinking: str = ""
     """Of `anthropic`: empty, `adaptive`, or a number of tokens."""
+    roles: Literal["one", "two"] = "one"
+    """`two`: an analyst names bottleneck and plan, a writer writes the kernel."""
+    analyst_llm: str = ""
+    """Empty: the writer's model."""
+    prompt_tokens: Count = 24_000
+    """Most of one prompt, estimated."""
 
 
 class SearchConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,6 +91,8 @@ class BudgetConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     usd: Limit = 0.0
     seconds: Limit = 0.0
+    least_us_per_usd: Limit = 0.0
+    """An operator's search ends when another dollar is expected to save less than so many microseconds of a forward."""
 
 
 class CaptureConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -268,6 +276,9 @@ _COMMENTS = {
     "provider.name": "`builtin`, `anthropic`, `openai`, `openai:URL`, `exchange`, `command:PROGRAM ARGUMENTS`, `replay:PROJECT`",
     "provider.llm": "which language model; empty: the provider's default",
     "provider.thinking": "how `anthropic` thinks before it answers: empty (its default), `adaptive`, or a number of tokens",
+    "provider.roles": "`one`, or `two`: an analyst names bottleneck and plan, a writer writes the kernel",
+    "provider.analyst_llm": "the analyst's language model; empty: the writer's",
+    "provider.prompt_tokens": "most tokens of one prompt, estimated",
     "search": "How the search goes.",
     "search.policy": "`uct`, ...",
     "search.iterations": "candidates per operator",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forge_tui.engine.prompts.build import VERSION, Prompt, build_prompt
+from forge_tui.engine.prompts.build import PROMPT_TOKENS, VERSION, Prompt, build_analysis, build_prompt
 from forge_tui.engine.prompts.parse import ParsedReply, parse_reply
 
-__all__ = ["VERSION", "ParsedReply", "Prompt", "build_prompt", "parse_reply"]
+__all__ = ["PROMPT_TOKENS", "VERSION", "ParsedReply", "Prompt", "build_analysis", "build_prompt", "parse_reply"]

@@ -26,6 +26,18 @@ MAX_TRIED = 24
 
 MAX_LOG_CHARS = 3_000
 
+CUT_SOURCE = "\n/* ... cut here ... */"
+
+
+PROMPT_TOKENS = 24_000
+"""Of a whole prompt, when nobody says otherwise: card, parent and history of a hard operator have 8,000 to 15,000."""
+
+CHARS_PER_TOKEN = 3.0
+"""An estimate on the safe side: code has 3 to 3.5 characters a token with the tokenizers of 2024 to 2026."""
+
+MAX_CARD_CHARS = 12_000
+"""Of signature and statistics each: a call with hundreds of tensors says the same of all."""
+
 
 class Prompt(Struct, frozen=True):
     """What a model is sent."""
@@ -33,6 +45,8 @@ class Prompt(Struct, frozen=True):
     system: str
     """The same for every ask of one version: providers may cache it."""
     task: str
+    kernel: bool = True
+    """Whether the reply is to be a kernel; else it is words."""
 
     @property
     def text(self) -> str:
@@ -40,16 +54,42 @@ class Prompt(Struct, frozen=True):
         return f"{self.system}\n\n{self.task}"
 
 
-def build_prompt(ask: Ask) -> Prompt:
-    """The prompt for one ask. Holds no tensor values beyond the card's statistics and the worst element found."""
+def build_prompt(ask: Ask, plan: str = "", budget_tokens: int = PROMPT_TOKENS) -> Prompt:
+    """The prompt for one ask. Holds no tensor values beyond the card's statistics and the worst element found.
+
+    plan: an analyst's, in place of the strategy's general one. budget_tokens: card, device and task are always there; then the
+    parent, then the history, the most useful first, as far as they fit.
+    """
+    return _fitted(ask, _template("system.md"), _task(ask, plan), budget_tokens)
+
+
+def build_analysis(ask: Ask, budget_tokens: int = PROMPT_TOKENS) -> Prompt:
+    """What an analyst is asked before a writer writes: the same facts, another task."""
+    strategy = find_strategy(ask.strategy)
+    plan = f" {strategy.plan}" if strategy else ""
+    prompt = _fitted(ask, _template("analyst.md"), f"Name the bottleneck and one plan. Strategy: {ask.strategy}.{plan}", budget_tokens)
+    return Prompt(prompt.system, prompt.task, kernel=False)
+
+
+def _fitted(ask: Ask, system: str, what: str, budget_tokens: int) -> Prompt:
+    room = int(budget_tokens * CHARS_PER_TOKEN) - len(system) - len(_filled(ask, what, "", ""))
+    parent = _parent(ask.parent, ask.origin, max(0, room))
+    tried = _tried(ask.tried, max(0, room - len(parent)))
+    return Prompt(system, _filled(ask, what, parent, tried).rstrip() + "\n")
+
+
+def _filled(ask: Ask, what: str, parent: str, tried: str) -> str:
     variant = ask.variant
     modelled = " (modelled)" if ask.time_kind == "modelled" else ""
-    task = Template(_template("task.md")).substitute(
+    return Template(_template("task.md")).substitute(
         operator=variant.operator, calls=variant.calls, baseline=_baseline(ask), floor=f"{variant.floor_us:.4g} us{modelled}",
-        megabytes=f"{variant.bytes_moved / 1e6:.4g}", signature=_signature(variant), statistics=_statistics(variant),
-        device=_device(ask.device), task=_task(ask), hint=f"\nA person adds: {ask.hint}\n" if ask.hint else "",
-        parent=_parent(ask.parent, ask.origin), tried=_tried(ask.tried))
-    return Prompt(_template("system.md"), task.rstrip() + "\n")
+        megabytes=f"{variant.bytes_moved / 1e6:.4g}", signature=_short(_signature(variant), MAX_CARD_CHARS),
+        statistics=_short(_statistics(variant), MAX_CARD_CHARS), device=_device(ask.device), task=what,
+        hint=f"\nA person adds: {ask.hint}\n" if ask.hint else "", parent=parent, tried=tried)
+
+
+def _short(text: str, most: int, mark: str = "\n... cut here ...") -> str:
+    return text if len(text) <= most else text[:max(0, most - len(mark))] + mark
 
 
 @cache
@@ -107,24 +147,24 @@ def _device(device: DeviceFacts) -> str:
             f"copy bandwidth {device.copy_bytes_per_s / 1e12:.3g} TB/s, an empty launch takes {device.launch_us:g} us.")
 
 
-def _task(ask: Ask) -> str:
+def _task(ask: Ask, analysis: str = "") -> str:
     if ask.origin == "repair":
         return "Mend the kernel below: keep its idea, correct what failed."
     strategy = find_strategy(ask.strategy)
     lines = [f"Write a new kernel{', starting from the one below' if ask.parent else ''}. Strategy: {ask.strategy}."]
     if strategy is not None:
-        lines += [strategy.plan, f"Pitfalls: {strategy.pitfalls}"]
+        lines += [f"An analyst says:\n{analysis.strip()}" if analysis.strip() else strategy.plan, f"Pitfalls: {strategy.pitfalls}"]
     return "\n".join(lines)
 
 
-def _parent(parent: ParentKernel | None, origin: str) -> str:
+def _parent(parent: ParentKernel | None, origin: str, room: int) -> str:
+    """Verdict and source, the source cut to what is left of `room` characters."""
     if parent is None:
         return ""
-    source = parent.source
-    if len(source) > MAX_PARENT_CHARS:
-        source = source[:MAX_PARENT_CHARS] + "\n/* ... cut here ... */"
     title = "The kernel to mend" if origin == "repair" else "The kernel to start from"
-    return f"\n# {title}\n\n{_verdict(parent.verdict)}\n\n```cuda\n{source.rstrip()}\n```\n"
+    head = f"\n# {title}\n\n{_verdict(parent.verdict)}\n\n```cuda\n"
+    left = min(MAX_PARENT_CHARS, room - len(head) - len("\n```\n"))
+    return f"{head}{_short(parent.source.rstrip(), max(0, left), CUT_SOURCE)}\n```\n"
 
 
 def _verdict(verdict: Verdict) -> str:
@@ -168,11 +208,16 @@ def _settings(settings: dict[str, int]) -> str:
     return " ".join(f"{name}={value}" for name, value in settings.items()) or "no tunables"
 
 
-def _tried(tried: tuple[Tried, ...]) -> str:
-    if not tried:
-        return ""
-    lines = []
+def _tried(tried: tuple[Tried, ...], room: int) -> str:
+    """The most useful lines that fit into `room` characters."""
+    begin, end = "\n# Tried so far\n\n", "\n\nDo not repeat these.\n"
+    room -= len(begin) + len(end)
+    lines: list[str] = []
     for item in tried[:MAX_TRIED]:
         took = f", {item.us:.4g} us" if item.us is not None else ""
-        lines.append(f"- {item.strategy}: {item.idea or 'no idea given'} -> {item.outcome}{took}. {item.sentence}".rstrip())
-    return "\n# Tried so far\n\n" + "\n".join(lines) + "\n\nDo not repeat these.\n"
+        line = f"- {item.strategy}: {item.idea or 'no idea given'} -> {item.outcome}{took}. {item.sentence}".rstrip()
+        room -= len(line) + 1
+        if room < 0:
+            break
+        lines.append(line)
+    return begin + "\n".join(lines) + end if lines else ""

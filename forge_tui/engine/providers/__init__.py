@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from forge_tui.cuda.device import DeviceFacts
 from forge_tui.engine.providers.base import (
     Ask,
@@ -13,6 +15,7 @@ from forge_tui.engine.providers.base import (
     ReplyPending,
     Tried,
 )
+from forge_tui.engine.providers.text import TextProvider
 from forge_tui.errors import ProjectError
 from forge_tui.store.paths import ProjectPaths
 
@@ -42,13 +45,27 @@ def check_provider(name: str) -> None:
 
 
 def open_provider(name: str, *, paths: ProjectPaths, device: DeviceFacts, llm: str = "", wait: bool = False,
-                  thinking: str = "") -> Provider:
+                  thinking: str = "", roles: Literal["one", "two"] = "one", analyst_llm: str = "",
+                  prompt_tokens: int = 0) -> Provider:
     """The provider called `name`: `anthropic`, `openai` or `openai:URL`, `builtin`, `exchange`, `command:PROGRAM ARGUMENTS`,
     `replay:PROJECT`.
 
-    llm: the model's name, where the provider serves several. Raises as `check_provider`.
+    llm: the model's name, where the provider serves several. thinking: of `anthropic`. roles: `two` asks an analyst (with
+    `analyst_llm`, else the same model) for a plan before every new kernel. prompt_tokens: most of one prompt; 0: the default.
+    Raises as `check_provider`.
     """
     check_provider(name)
+    opened = _open(name, paths, device, llm, wait, thinking)
+    if isinstance(opened, TextProvider):
+        opened.prompt_tokens = prompt_tokens or opened.prompt_tokens
+        if roles == "two":
+            other = _open(name, paths, device, analyst_llm, wait, thinking) if analyst_llm and analyst_llm != llm else opened
+            assert isinstance(other, TextProvider)  # one name, one kind
+            opened.analyst = other
+    return opened
+
+
+def _open(name: str, paths: ProjectPaths, device: DeviceFacts, llm: str, wait: bool, thinking: str) -> Provider:
     kind, _, argument = name.partition(":")
     if kind == "anthropic":
         from forge_tui.engine.providers.anthropic import AnthropicProvider

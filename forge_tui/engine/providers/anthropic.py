@@ -89,9 +89,7 @@ class AnthropicProvider(StreamingProvider):
     async def _stream(self, client: AsyncAnthropic, prompt: Prompt) -> Message:
         async with client.messages.stream(
             model=self.llm, max_tokens=MAX_TOKENS, messages=[{"role": "user", "content": prompt.task}],
-            system=[{"type": "text", "text": prompt.system},
-                    {"type": "text", "text": BY_TOOL, "cache_control": {"type": "ephemeral"}}],
-            tools=[TOOL], **self.thinking,  # type: ignore[list-item]
+            **_rules(prompt), **self.thinking,
         ) as stream:
             message = await stream.get_final_message()
         if message.stop_reason is None:
@@ -100,6 +98,14 @@ class AnthropicProvider(StreamingProvider):
 
     def _failed(self, error: Exception) -> ProviderError:
         return self.failed(str(getattr(error, "message", "") or error), getattr(error, "status_code", None), type(error).__name__)
+
+
+def _rules(prompt: Prompt) -> dict[str, Any]:
+    """What does not change between asks, marked for caching; and the tool, where a kernel is wanted."""
+    cached = {"cache_control": {"type": "ephemeral"}}
+    if not prompt.kernel:
+        return {"system": [{"type": "text", "text": prompt.system, **cached}]}
+    return {"tools": [TOOL], "system": [{"type": "text", "text": prompt.system}, {"type": "text", "text": BY_TOOL, **cached}]}
 
 
 def _thinking(option: str) -> dict[str, Any]:

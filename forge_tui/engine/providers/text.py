@@ -6,9 +6,13 @@ import threading
 from abc import abstractmethod
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from forge_tui.engine.prompts import Prompt, build_prompt, parse_reply
+from forge_tui.engine.prompts import PROMPT_TOKENS, Prompt, build_analysis, build_prompt, parse_reply
 from forge_tui.engine.providers.base import Ask, Provider, Reply
+
+
+BETWEEN = "\n\n<!-- the analyst above, the writer below -->\n\n"
 
 
 class Completion(Struct, frozen=True, kw_only=True):
@@ -24,17 +28,35 @@ class Completion(Struct, frozen=True, kw_only=True):
 
 
 class TextProvider(Provider):
-    """Subclasses say how a prompt becomes a reply."""
+    """Subclasses say how a prompt becomes a reply.
+
+    With an `analyst`, every new kernel takes two questions: the analyst names a bottleneck and a plan, the writer (this
+    provider) turns it into a kernel. Repairs need no analyst: the verdict says what is wrong. The analyst's ask has the id of
+    the writer's with `-plan` behind it.
+    """
+
+    analyst: TextProvider | None = None
+    """May be this provider itself, or another one with another model. Closed by whoever opened it."""
+    prompt_tokens: int = PROMPT_TOKENS
+    """Of one prompt, at the most (see `build_prompt`)."""
 
     @abstractmethod
     def complete(self, prompt: Prompt, ask: Ask, cancel: threading.Event) -> Completion:
         """Raises as `Provider.propose`."""
 
     def propose(self, ask: Ask, cancel: threading.Event) -> Reply:
-        prompt = build_prompt(ask)
+        plan, asked = None, None
+        if self.analyst is not None and ask.origin != "repair":
+            asked = build_analysis(ask, self.prompt_tokens)
+            plan = self.analyst.complete(asked, replace(ask, id=f"{ask.id}-plan"), cancel)
+        prompt = build_prompt(ask, plan.text if plan and not plan.problem else "", self.prompt_tokens)
         completion = self.complete(prompt, ask, cancel)
         parsed = parse_reply(completion.text, whole=not completion.problem)
         problem = "; ".join(filter(None, (completion.problem, parsed.problem)))
-        return Reply(source=parsed.source, idea=parsed.idea, problem=problem, prompt=prompt.text, text=completion.text,
-                     tokens_in=completion.tokens_in, tokens_out=completion.tokens_out, cost_usd=completion.cost_usd,
-                     model=completion.model)
+        parts = [part for part in (plan, completion) if part is not None]
+        costs = [part.cost_usd for part in parts]
+        return Reply(source=parsed.source, idea=parsed.idea, problem=problem,
+                     prompt=BETWEEN.join(part.text for part in (asked, prompt) if part is not None),
+                     text=BETWEEN.join(part.text for part in parts), tokens_in=sum(part.tokens_in for part in parts),
+                     tokens_out=sum(part.tokens_out for part in parts),
+                     cost_usd=None if None in costs else sum(costs), model=completion.model)
