@@ -70,3 +70,13 @@ def test_without_nvcc_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(bulk, "find_nvcc", lambda: None)
     with pytest.raises(MissingEnvironment, match="nvcc is not here"):
         bulk_build([program()], ["sm_90"], tmp_path)
+
+
+@needs_nvcc
+def test_constexpr_functions_of_a_kernel_file_need_no_mark(tmp_path: Path) -> None:
+    """As with NVRTC, where every function is device code; forge.cuh has such too."""
+    code = """#include "forge.cuh"
+constexpr int twice(int n) { return 2 * n; }
+extern "C" __global__ void k(float* out) { out[twice(threadIdx.x)] = forge::access_bytes<float, 4>(); }
+"""
+    assert not bulk_build([program(code)], ["sm_90"], tmp_path).failures

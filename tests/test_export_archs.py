@@ -73,3 +73,12 @@ def test_what_cannot_be_built_is_said(tmp_path: Path) -> None:
     assert any("sm_199" in note for note in result.notes)
     with pytest.raises(ProjectError, match="no such architecture"):
         exported(tmp_path, HONEST, "hopper")
+
+
+def test_what_nvcc_does_not_take_is_built_by_nvrtc(tmp_path: Path) -> None:
+    """A function without a mark is device code to NVRTC and host code to nvcc."""
+    text = HONEST.replace('extern "C"', 'float twice(float x) { return x + x; }\nextern "C"').replace(
+        "input[i] :", "twice(input[i]) * 0.5f :"
+    )
+    result, _, entry = exported(tmp_path, text, "sm_80")
+    assert not result.notes and "sm_80" in entry["images"]

@@ -48,7 +48,7 @@ nvcc = {nvcc}
 ptxas = {ptxas}
 rule ptx
   command = : {identity}; $nvcc -ptx -arch=$compute $
-      -std=c++17 -lineinfo -I{headers} -o $out $in > $out.log 2>&1 || (cat $out.log; exit 1)
+      -std=c++17 -lineinfo -expt-relaxed-constexpr -I{headers} -o $out $in > $out.log 2>&1 || (cat $out.log; exit 1)
   description = PTX $out
 rule cubin
   command = : {identity}; $ptxas -arch=$arch $
