@@ -47,7 +47,9 @@ class PythonTarget:
 class CountingTimer:
     """Threads, as if each took a nanosecond: enough to rank settings."""
 
-    def quick(self, setting, trial):
+    noisy = False
+
+    def quick(self, setting, trial, effort=1):
         return sum(count.threads * count.blocks for count in setting.counts) / 1000, None
 
     def full(self, setting, trial, samples):

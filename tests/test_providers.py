@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -330,3 +331,8 @@ def test_the_worked_example_of_the_prompt_passes_the_judge() -> None:
     variant, sample = variant_of("torch.nn.functional.softmax", {"input": values, "dim": -1, "dtype": None})
     verdict = judge_text(source, "example.cu", variant, [sample], HostTarget())
     assert verdict.verified and len(verdict.points) == 3, verdict.sentence
+
+
+@pytest.mark.parametrize("module", ["prompts", "providers", "search", "scheduler"])
+def test_each_package_can_be_imported_first(module: str) -> None:
+    subprocess.run([sys.executable, "-c", f"import forge_tui.engine.{module}"], check=True, timeout=60)

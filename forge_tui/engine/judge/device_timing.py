@@ -11,7 +11,8 @@ import torch
 
 from forge_tui.cuda.gpu import GpuTarget
 from forge_tui.cuda.launch import PreparedProgram
-from forge_tui.cuda.timing import Contender, Stopwatch
+from forge_tui.cuda.statistics import Stop
+from forge_tui.cuda.timing import QUICK, Contender, Stopwatch
 from forge_tui.engine.cards import variant_key
 from forge_tui.engine.judge.memory import Arena
 from forge_tui.engine.judge.reference import eager, in_place
@@ -38,17 +39,19 @@ _compiled: OrderedDict[str, Function | str] = OrderedDict()
 class DeviceTimer:
     """A CUDA target's timer."""
 
+    noisy = True
+
     def __init__(self, target: GpuTarget) -> None:
         self.target = target
         self.watch = Stopwatch(target)
 
-    def quick(self, setting: Setting, trial: Trial) -> tuple[float, Interval | None]:
+    def quick(self, setting: Setting, trial: Trial, effort: int = 1) -> tuple[float, Interval | None]:
         """Cold time of one call, on the trial's own tensors. Raises CandidateFault."""
         arena = trial.arena
         tensors = {name: buffer.tensor for name, buffer in {**arena.inputs, **arena.outputs}.items()}
         workspaces = {name: buffer.tensor for name, buffer in arena.workspaces.items()}
         prepared = self.target.prepare(setting.full, setting.image, tensors, workspaces)
-        found = self.watch.alone(Contender("candidate", [self._enqueue(prepared)]))
+        found = self.watch.alone(Contender("candidate", [self._enqueue(prepared)]), _stop(effort))
         return found.value, (found.low, found.high)
 
     def full(self, setting: Setting, trial: Trial, samples: Sequence[Mapping[str, torch.Tensor]]) -> Timing:
@@ -166,3 +169,7 @@ def _copies(call: Call) -> int:
     one = sum(spec.span for _, spec in call.tensors()) + sum(spec.span for spec in call.outputs)
     return max(1, min(COPIES, COPIES_BYTES // max(one, 1)))
 
+
+def _stop(effort: int) -> Stop:
+    """`QUICK` with so many times the samples and the time; the interval narrows with their root."""
+    return Stop(least=QUICK.least * effort, most=QUICK.most * effort, width=QUICK.width / effort ** 0.5, seconds=QUICK.seconds * effort)

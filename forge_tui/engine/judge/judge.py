@@ -20,6 +20,7 @@ from forge_tui.engine.cards import Variant
 from forge_tui.engine.judge.behaviour import behaviour_of
 from forge_tui.engine.judge.draws import Drawer
 from forge_tui.engine.judge.insight import profiled, sanitized
+from forge_tui.engine.judge.halving import OVER, Budget, halve, ranking
 from forge_tui.engine.judge.options import JudgeOptions
 from forge_tui.engine.judge.proxy import Proxy, extrapolate, proxies, representative, whole
 from forge_tui.engine.judge.reference import NoReference, eager, in_place
@@ -206,12 +207,18 @@ class _Judgement:
         """Build, check and time every other setting; fastest first. A setting that fails is a point that says why."""
         passed = [first]
         rest = self.settings[1:]
+        budget = Budget(self.options.tune_seconds if self.timer.noisy else 0.0)
         self.target.expect([setting.full for setting in rest])
         for number, setting in enumerate(rest):
             self.progress("tuning", number, len(rest))
+            if budget.over:
+                setting.reason = OVER
+                continue
             try:
                 self.current = setting
+                budget.pause()
                 setting.build(self.target)
+                budget.resume()
                 twin = setting.twin(passed)
                 if twin is not None:
                     setting.us, setting.interval, setting.reason = twin.us, twin.interval, "the same image as another setting"
@@ -223,8 +230,20 @@ class _Judgement:
                 if getattr(self.target, "lost", None) is not None:
                     raise  # the device's context is gone with it: nothing more can run in this process
                 setting.reason = str(from_fault(problem, "")) if isinstance(problem, CandidateFault) else str(problem)
+                budget.resume()
+        efforts: dict[int, int] = {}
+        if self.timer.noisy:
+            halve(passed, lambda setting, effort: self._again(setting, effort, efforts), budget)
         self.points = [setting.point() for setting in self.settings]
-        return sorted(passed, key=lambda setting: (setting.us, self.settings.index(setting)))
+        return ranking(passed, efforts)
+
+    def _again(self, setting: Setting, effort: int, efforts: dict[int, int]) -> None:
+        """Time a setting that was right once more, on the inputs that lie there. Raises CandidateFault."""
+        assert setting.program is not None
+        self.current = setting
+        self.trial.arena.need(setting.program.workspaces)
+        setting.us, setting.interval = self.timer.quick(setting, self.trial, effort)
+        efforts[id(setting)] = effort
 
     def _finals(self, ranked: list[Setting]) -> tuple[Setting, tuple[LaunchCounts, ...], Timing | None]:
         """Full checks of the fastest setting, of the next where it fails; the failure that is told is the first."""

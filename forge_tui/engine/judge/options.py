@@ -9,7 +9,7 @@ PROXY_ELEMENTS = 1 << 17
 
 
 class JudgeOptions(Struct, frozen=True):
-    """Limits of one judgement. All but the last two are counts, so that a seed gives the same judgement on any machine."""
+    """Limits of one judgement. All but `tune_seconds` and the deadlines are counts, so that a seed gives the same judgement on any machine."""
 
     tune_points: int = 16
     """Most settings tried."""
@@ -19,6 +19,8 @@ class JudgeOptions(Struct, frozen=True):
     """Runs of captured samples at the end, for races and for results that depend on what ran before."""
     proxy_elements: int = PROXY_ELEMENTS
     """On the host target, larger calls are verified on reduced ones of about this size."""
+    tune_seconds: float = 2.0
+    """Where timing is noisy: settings may hold the device so long before the rest is left out. 0: no limit."""
     time: bool = True
     """Whether what passes is timed."""
     sanitize: bool = False

@@ -18,9 +18,12 @@ Interval = tuple[float, float]
 class Timer(Protocol):
     """How a target times one setting on one call."""
 
-    def quick(self, setting: Setting, trial: Trial) -> tuple[float, Interval | None]:
+    noisy: bool
+    """Whether timing the same again gives another figure."""
+
+    def quick(self, setting: Setting, trial: Trial, effort: int = 1) -> tuple[float, Interval | None]:
         """Microseconds of one call, for the comparison of settings. The trial's arena still holds the last inputs
-        run."""
+        run. effort: so many times the usual number of samples."""
         ...
 
     def full(self, setting: Setting, trial: Trial, samples: Sequence[Mapping[str, torch.Tensor]]) -> Timing:
@@ -35,13 +38,15 @@ class ModelledTimer:
     """The host target: microseconds from counts, for the device named in `target.facts`. Nothing is timed against
     eager."""
 
+    noisy = False
+
     def __init__(self, target: Target) -> None:
         from forge_tui.cuda.host.model import modelled_us
 
         self._modelled_us = modelled_us
         self.facts = target.facts
 
-    def quick(self, setting: Setting, trial: Trial) -> tuple[float, Interval | None]:
+    def quick(self, setting: Setting, trial: Trial, effort: int = 1) -> tuple[float, Interval | None]:
         return float(self._modelled_us(setting.counts, self.facts)), None
 
     def full(self, setting: Setting, trial: Trial, samples: Sequence[Mapping[str, torch.Tensor]]) -> Timing:

@@ -15,7 +15,6 @@ from forge_tui.engine.providers.base import (
     ReplyPending,
     Tried,
 )
-from forge_tui.engine.providers.text import TextProvider
 from forge_tui.errors import ProjectError
 from forge_tui.store.paths import ProjectPaths
 
@@ -54,6 +53,8 @@ def open_provider(name: str, *, paths: ProjectPaths, device: DeviceFacts, llm: s
     `analyst_llm`, else the same model) for a plan before every new kernel. prompt_tokens: most of one prompt; 0: the default.
     Raises as `check_provider`.
     """
+    from forge_tui.engine.providers.text import TextProvider  # which needs prompts, which need this package
+
     check_provider(name)
     opened = _open(name, paths, device, llm, wait, thinking)
     if isinstance(opened, TextProvider):
