@@ -173,3 +173,12 @@ def test_zeros_in_the_truth_allow_nothing() -> None:
     candidate[:, 100:] = 3e-7
     assert compare(truth, truth.float()).allowed < 4e-7
     assert not compare(truth, candidate).passed
+
+
+def test_where_eager_has_nan_an_infinity_of_the_reference_is_right_and_nothing_else_is() -> None:
+    """float32 gelu of infinity on the CPU: eager has NaN, the operator in float64 has infinity."""
+    inf, nan = float("inf"), float("nan")
+    truth, eager = torch.tensor([1.0, inf, 2.0], dtype=torch.float64), torch.tensor([1.0, nan, 2.0])
+    for got, passes in ((inf, True), (nan, True), (-inf, False), (3.0, False), (0.0, False)):
+        assert compare(truth, torch.tensor([1.0, got, 2.0]), eager).passed == passes, got
+    assert not compare(torch.tensor([1.0, 5.0], dtype=torch.float64), torch.tensor([1.0, 5.0]), torch.tensor([1.0, nan])).passed
