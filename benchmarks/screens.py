@@ -25,7 +25,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyte
 
 from benchmarks.screen_projects import Growing, launcher_home, many_nodes_project, many_rows_project
@@ -289,7 +288,7 @@ def main() -> None:
                 "cpus": os.cpu_count(), "load": os.getloadavg()[0], "date": time.strftime("%Y-%m-%d"), **body}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(document, indent=1) + "\n")
-    print(msgspec.json.format(json.dumps(document)).decode())
+    print(json.dumps(document, indent=1))
 
 
 if __name__ == "__main__":

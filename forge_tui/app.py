@@ -64,7 +64,8 @@ class ForgeApp(App[int]):
     ]
 
     def __init__(self, project: Path | None = None) -> None:
-        super().__init__(driver_class=Driver if os.name == "posix" else None)
+        # NO_COLOR: with the terminal's own colours Textual's filter takes colours away; else it turns them to greys
+        super().__init__(driver_class=Driver if os.name == "posix" else None, ansi_color="NO_COLOR" in os.environ)
         self.animation_level = "none"
         self.remembered = load_remembered()
         self._project = project

@@ -70,6 +70,8 @@ def default_folder(source: str) -> Path:
     """`examples/model.py` -> `examples/model-forge`; `hf:org/Name` -> `Name-forge`; `package.zoo:build` -> `build-forge`."""
     if _is_path(source):
         path = Path(source).expanduser().absolute()
+        if not path.name:  # the root folder has no folder beside it
+            return Path.cwd() / "model-forge"
         return path.with_name(f"{path.name if path.is_dir() else path.stem}-forge")
     return Path.cwd() / f"{re.split('[/:]', source)[-1]}-forge"
 

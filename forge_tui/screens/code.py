@@ -83,12 +83,22 @@ def side_by_side(old: str, new: str, old_name: str, new_name: str, width: int) -
                 found.append((_half(left[a + offset], half, " ", ""), (" │ ", "forge-muted"), _half(right[c + offset], half, " ", "")))
             continue
         for offset in range(max(b - a, d - c)):
-            before = _half(left[a + offset], half, "-", "remove") if a + offset < b else (" " * half, "")
-            after = _half(right[c + offset], half, "+", "add") if c + offset < d else (" " * half, "")
+            old_line = left[a + offset] if a + offset < b else None
+            new_line = right[c + offset] if c + offset < d else None
+            skip = _skip(old_line or "", new_line or "", half)
+            before = (" " * half, "") if old_line is None else _half(old_line, half, "-", "remove", skip)
+            after = (" " * half, "") if new_line is None else _half(new_line, half, "+", "add", skip)
             found.append((before, (" │ ", "forge-muted"), after))
     return found
 
 
-def _half(text: str, width: int, sign: str, token: str) -> Span:
-    text = f"{sign} {text.expandtabs(4)}"
+def _skip(old: str, new: str, width: int) -> int:
+    """Characters to leave out on the left so that where two long lines differ can be seen."""
+    first = next((index for index, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    return max(0, first - width // 2) if old and new and first > width - 8 else 0
+
+
+def _half(text: str, width: int, sign: str, token: str, skip: int = 0) -> Span:
+    text = text.expandtabs(4)
+    text = f"{sign} …{text[skip + 1:]}" if skip else f"{sign} {text}"
     return (text[:width - 1] + "…" if len(text) > width else text.ljust(width)), token

@@ -45,7 +45,7 @@ class Ask(ModalScreen[str]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Static(self._question, markup=False)
-            yield Input(self._value)
+            yield Input(self._value, select_on_focus=False)
 
     def on_mount(self) -> None:
         self.query_one(Input).cursor_blink = False

@@ -53,7 +53,7 @@ class KernelBench(ForgeScreen):
         Binding("H", "hint", "hint", show=False, tooltip="hint: words for whoever writes below this candidate", id="kernels.hint"),
         Binding("x", "prune", "prune", show=False, tooltip="prune: build on nothing of this branch, or again", id="kernels.prune"),
         Binding("p", "pin", "pin", show=False, tooltip="pin: build only on pinned branches, or anywhere again", id="kernels.pin"),
-        *(Binding(str(number), f"tab('{name}')", name, show=False, tooltip=f"show {name}", id=f"kernels.{name}")
+        *(Binding(str(number), f"tab('{name}')", name, show=False, tooltip=f"show {name}", id=f"kernels.tab_{name}")
           for number, name in enumerate(TABS, 1)),
         Binding("left_square_bracket", "turn(-1)", "previous tab", show=False, tooltip="previous tab", id="kernels.previous_tab"),
         Binding("right_square_bracket", "turn(1)", "next tab", show=False, tooltip="next tab", id="kernels.next_tab"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 from textual.color import Color, ColorParseError
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 import forge_tui
 from forge_tui.errors import ProjectError
@@ -44,7 +44,8 @@ def load_theme(path: Path) -> Theme:
         _check(found)
     except (OSError, ValueError, msgspec.ValidationError, ColorParseError) as error:  # TOML errors are ValueErrors
         raise ProjectError(f"theme cannot be used: {error}", where=str(path), cure="mend it or delete it") from error
-    variables = {f"forge-{name}": colour for name, colour in found.tokens.items()}
+    ansi = BUILTIN_THEMES["ansi-dark" if found.dark else "ansi-light"].variables if found.ansi else {}
+    variables = {**ansi, **{f"forge-{name}": colour for name, colour in found.tokens.items()}}
     return Theme(name=found.name, dark=found.dark, ansi=found.ansi, variables=variables, **found.base)
 
 

@@ -83,6 +83,7 @@ class ProjectWatch:
 
     def _read_journal(self) -> None:
         """In pieces, and without what is only looked at one candidate at a time: a long run would fill the memory."""
+        where = str(self.paths.journal)
         while payloads := self._reader.poll(CHUNK_BYTES):
             if self._reader.restarts != self._restarts:
                 self._restarts = self._reader.restarts
@@ -91,7 +92,7 @@ class ProjectWatch:
                 self._records.clear()
             at = self._reader.offset - sum(map(record_span, payloads))
             for payload in payloads:
-                event = decode_event(payload, str(self.paths.journal))
+                event = decode_event(payload, where)
                 if isinstance(event, Judged | Confirmed):
                     self._records[event.node, type(event)] = at
                     event = msgspec.structs.replace(event, verdict=_slim(event.verdict))

@@ -45,6 +45,8 @@ class LineView(Widget, can_focus=True):
         self.found: list[int] = []
         """Lines that hold what was searched for."""
         self._needle = ""
+        self._drawn = False
+        """Whether there is anything on the screen to repaint: before, all is drawn in one go."""
 
     def show(self, lines: Sequence[Line], *, top: int | None = None) -> None:
         """Show other lines. top: the first to be seen; left out, the window stays where it is."""
@@ -54,7 +56,7 @@ class LineView(Widget, can_focus=True):
             self.left = 0
         self.top = self._inside(len(lines) if self.tail else self.top if top is None else top)
         self._find()
-        for y, old in before.items():
+        for y, old in before.items() if self._drawn else ():
             if self._at(y) != old:
                 self.refresh(Region(0, y, self.size.width, 1))
 
@@ -90,8 +92,7 @@ class LineView(Widget, can_focus=True):
             self.refresh()
 
     def on_resize(self) -> None:
-        self.top = self._inside(len(self.lines) if self.tail else self.top)
-        self.refresh()
+        self._go(len(self.lines) if self.tail else self.top)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         self.action_scroll(WHEEL_LINES)
@@ -122,6 +123,7 @@ class LineView(Widget, can_focus=True):
         return self.lines[index] if index < len(self.lines) else None
 
     def render_line(self, y: int) -> Strip:
+        self._drawn = True
         width, style = self.size.width, self.visual_style.rich_style
         line = self._at(y)
         if line is None:

@@ -101,6 +101,8 @@ class Table(Widget, can_focus=True):
         """Columns that have nothing to say now."""
         self._painted: dict[int, Row | None] = {}
         """By line of the window: what is on the screen."""
+        self._drawn = False
+        """Whether there is anything on the screen to repaint: before, all is drawn in one go."""
 
     @property
     def key(self) -> str | None:
@@ -167,7 +169,6 @@ class Table(Widget, can_focus=True):
             self.post_message(self.Chosen(self, self.key))
 
     def on_resize(self) -> None:
-        self._painted.clear()
         self._reveal()
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
@@ -200,10 +201,11 @@ class Table(Widget, can_focus=True):
         self._refresh_line(index - self.top + 1)
 
     def _refresh_line(self, line: int) -> None:
-        if 0 <= line < self.size.height:
+        if self._drawn and 0 <= line < self.size.height:
             self.refresh(Region(0, line, self.size.width, 1))
 
     def render_line(self, y: int) -> Strip:
+        self._drawn = True
         width = self.size.width
         style = self.visual_style.rich_style
         if y == 0:
