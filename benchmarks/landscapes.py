@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -119,6 +117,8 @@ def main() -> None:
             print("stopped: --seconds is over; run again to go on", flush=True)
             break
         measure(item, target, options.out, options.most, deadline)
+        if target.kind == "cuda":
+            torch.cuda.empty_cache()
 
 
 def _distinct(items: list[Workload]) -> list[Workload]:
@@ -166,24 +166,23 @@ def family(kernel: BuiltinKernel, measurer: Measurer, most: int, deadline: float
     if not settings:
         return entry
     proxy = measurer.proxy_of(file, settings[0])
-    with ThreadPoolExecutor(os.cpu_count() if target.kind == "cuda" else 1) as pool:
-        builds = [pool.submit(setting.build, target) for setting in settings]
-        for point in _points(file, settings, builds, measurer, proxy, deadline):
-            if point is None:
-                pool.shutdown(cancel_futures=True)
-                return None
-            entry["points"].append(point)
+    target.expect([setting.full for setting in settings])
+    for point in _points(file, settings, measurer, proxy, deadline):
+        if point is None:
+            target.expect([])
+            return None
+        entry["points"].append(point)
     return entry
 
 
-def _points(file: KernelFile, settings: list[Setting], builds: list[Future[None]], measurer: Measurer, proxy: Proxy,
+def _points(file: KernelFile, settings: list[Setting], measurer: Measurer, proxy: Proxy,
             deadline: float) -> Iterator[dict[str, Any] | None]:
-    for setting, built in zip(settings, builds, strict=True):
+    for setting in settings:
         if time.monotonic() > deadline or getattr(measurer.target, "lost", None) is not None:
             yield None
             return
         try:
-            built.result()
+            setting.build(measurer.target)
             measurer.point(file, setting, proxy)
         except (CandidateFault, KernelFileError, Failed) as problem:
             if "not_interpretable" in (getattr(problem, "kind", ""), getattr(problem, "fault", "")):
