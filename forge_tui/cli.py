@@ -143,7 +143,7 @@ def _main_parser() -> argparse.ArgumentParser:
     run.add_argument("--time-limit", type=duration, metavar="T", help="stop after 90, 90s, 10m or 2h; 0: no limit")
     run.add_argument("--provider", metavar="P", help="who writes kernels: builtin, anthropic, openai[:URL], exchange, "
                      "'command:PROGRAM ARGUMENTS', replay:PROJECT")
-    run.add_argument("--llm", metavar="NAME", help="the provider's language model")
+    run.add_argument("--llm", metavar="NAME", help="the provider's language model, or several: A,B")
     run.add_argument("--roles", choices=("one", "two"), help="two: an analyst plans each kernel, a writer writes it")
     run.add_argument("--policy", metavar="P", help="search policy: uct, band, greedy, beam, linear, round-robin, evolve")
     run.add_argument("--device", type=_device, metavar="D", help="auto, cuda:N or host")

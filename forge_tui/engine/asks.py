@@ -31,7 +31,7 @@ def build_ask(paths: ProjectPaths, variant: Variant, tree: Tree, node: Node, dev
     if parent.kernel is not None and parent.verdict is not None:
         kernel = ParentKernel(parent.id, load_kernel(paths, parent.kernel), parent.verdict, parent.replied.idea)
     return Ask(id=ask_id(node.id), turn=turn_of(tree, node), variant=variant, device=device, time_kind=time_kind,
-               strategy=node.strategy, origin=node.origin, parent=kernel, tried=_tried(tree, node), hint="\n".join(parent.hints))
+               strategy=node.strategy, origin=node.origin, parent=kernel, tried=_tried(tree, node), hint="\n".join(parent.hints), llm=node.llm)
 
 
 def _tried(tree: Tree, node: Node) -> tuple[Tried, ...]:

@@ -24,6 +24,7 @@ from forge_tui.engine.options import Settings
 from forge_tui.engine.outcome import conclude, value_of
 from forge_tui.engine.providers.base import Ask, Exhausted, Provider, Reply, ReplyPending
 from forge_tui.engine.recorder import Recorder
+from forge_tui.engine.search.models import choose_llm
 from forge_tui.engine.search.policy import Policy
 from forge_tui.engine.search.tree import Node
 from forge_tui.store.atomic import write_atomic
@@ -173,10 +174,16 @@ class Scheduler:
             name = f"{search.variant.key}/{len(search.tree.nodes) + 1}"
             self.recorder.record(events.Proposed(
                 at=time.time(), node=name, variant=search.variant.key, parent=parent, strategy=move.strategy,
-                provider=provider.name, model=provider.llm, origin=move.origin))
+                provider=provider.name, model=self._llm(provider), origin=move.origin))
             self._ask(search, search.tree.nodes[name], provider)
             return True
         return False
+
+    def _llm(self, provider: Provider) -> str:
+        """The language model to ask next; empty where there is none to name."""
+        if len(provider.llms) < 2:
+            return provider.llm
+        return choose_llm(provider.llms, (search.tree for search in self.searches))
 
     def _open_searches(self) -> list[Search]:
         """Those that may be given another node."""

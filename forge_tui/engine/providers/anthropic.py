@@ -10,7 +10,7 @@ from forge_tui.engine.prompts import Prompt
 from forge_tui.engine.providers.base import Ask
 from forge_tui.engine.providers.keys import VARIABLES, read_key
 from forge_tui.engine.providers.prices import find_price
-from forge_tui.engine.providers.streaming import CUT_RETRIES, READ_TIMEOUT_S, CutStream, StreamingProvider, transport_errors
+from forge_tui.engine.providers.streaming import CUT_RETRIES, READ_TIMEOUT_S, CutStream, StreamingProvider, names_of, transport_errors
 from forge_tui.engine.providers.text import Completion
 from forge_tui.errors import ProjectError, ProviderError
 
@@ -52,29 +52,31 @@ class AnthropicProvider(StreamingProvider):
         """thinking: empty (as the model does by itself), `adaptive`, or a number of tokens. Raises MissingEnvironment without a
         key, ProjectError for another thinking."""
         self.thinking = _thinking(thinking)
-        self.llm = llm or DEFAULT_LLM
+        self.llms = names_of(llm) or (DEFAULT_LLM,)
+        self.llm = self.llms[0]
         self.deadline_s = deadline_s
         self.secret = read_key("anthropic")
-        self._price = find_price(self.llm)
+        self._prices = {name: find_price(name) for name in self.llms}
 
     def complete(self, prompt: Prompt, ask: Ask, cancel: threading.Event) -> Completion:
-        message = self.wait_for(self._request(prompt), cancel)
+        llm = ask.llm if ask.llm in self.llms else self.llm
+        message = self.wait_for(self._request(prompt, llm), cancel)
         usage = message.usage
         written, read = usage.cache_creation_input_tokens or 0, usage.cache_read_input_tokens or 0
-        cost = None
-        if self._price is not None:
-            cost = self._price.cost(usage.input_tokens, usage.output_tokens, written, read)
+        cost, price = None, self._prices[llm]
+        if price is not None:
+            cost = price.cost(usage.input_tokens, usage.output_tokens, written, read)
         return Completion(text=_text(message), tokens_in=usage.input_tokens + written + read, tokens_out=usage.output_tokens,
                           cost_usd=cost, model=message.model, problem=_problem(message.stop_reason))
 
-    async def _request(self, prompt: Prompt) -> Message:
+    async def _request(self, prompt: Prompt, llm: str) -> Message:
         import anthropic
         from anthropic import AsyncAnthropic
 
         async with AsyncAnthropic(api_key=self.secret, max_retries=RETRIES, timeout=READ_TIMEOUT_S) as client:
             for attempt in range(1 + CUT_RETRIES):
                 try:
-                    return await self._stream(client, prompt)
+                    return await self._stream(client, prompt, llm)
                 except anthropic.APIStatusError as error:
                     if error.status_code != 200 or attempt == CUT_RETRIES:  # 200: the error came within the stream
                         raise self._failed(error) from None
@@ -86,9 +88,9 @@ class AnthropicProvider(StreamingProvider):
                         raise self._failed(error) from None
         raise AssertionError("every attempt returns or raises")
 
-    async def _stream(self, client: AsyncAnthropic, prompt: Prompt) -> Message:
+    async def _stream(self, client: AsyncAnthropic, prompt: Prompt, llm: str) -> Message:
         async with client.messages.stream(
-            model=self.llm, max_tokens=MAX_TOKENS, messages=[{"role": "user", "content": prompt.task}],
+            model=llm, max_tokens=MAX_TOKENS, messages=[{"role": "user", "content": prompt.task}],
             **_rules(prompt), **self.thinking,
         ) as stream:
             message = await stream.get_final_message()

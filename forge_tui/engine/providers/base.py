@@ -55,6 +55,8 @@ class Ask(Struct, frozen=True, kw_only=True):
     """Siblings and lineage, the most useful first."""
     hint: str = ""
     """A person's words."""
+    llm: str = ""
+    """Which of the provider's language models; empty: its own choice."""
 
 
 class Reply(Struct, frozen=True, kw_only=True):
@@ -100,6 +102,8 @@ class Provider(ABC):
     name: ClassVar[str]
     llm: str = ""
     """The model asked, where there is one to name."""
+    llms: tuple[str, ...] = ()
+    """Models that the run may choose among, where there are several (`Ask.llm`)."""
     deadline_s: float = 600.0
     """Of one `propose`."""
 

@@ -18,7 +18,7 @@ from forge_tui.engine.prompts import Prompt
 from forge_tui.engine.providers.base import Ask
 from forge_tui.engine.providers.keys import VARIABLES, find_key, read_key
 from forge_tui.engine.providers.prices import find_price
-from forge_tui.engine.providers.streaming import CUT_RETRIES, READ_TIMEOUT_S, CutStream, StreamingProvider, http_client, transport_errors
+from forge_tui.engine.providers.streaming import CUT_RETRIES, READ_TIMEOUT_S, CutStream, StreamingProvider, http_client, names_of, transport_errors
 from forge_tui.engine.providers.text import Completion
 from forge_tui.errors import ProjectError, ProviderError
 
@@ -83,23 +83,25 @@ class OpenAiProvider(StreamingProvider):
         """Raises as `check`."""
         check(argument)
         self.base = base_url(argument)
-        self.llm = llm
+        self.llms = names_of(llm)
+        self.llm = self.llms[0] if self.llms else ""
         self.deadline_s = deadline_s
         self.secret = find_key("openai")
         self._options = True
         """Whether the server takes `stream_options`."""
 
     def complete(self, prompt: Prompt, ask: Ask, cancel: threading.Event) -> Completion:
-        answer = self.wait_for(self._request(prompt), cancel)
+        llm = ask.llm if ask.llm in self.llms else self.llm
+        answer = self.wait_for(self._request(prompt, llm), cancel)
         usage = answer.usage or {}
         tokens_in, tokens_out = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
         cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
-        price = find_price(answer.model) or find_price(self.llm)
+        price = find_price(answer.model) or find_price(llm)
         cost = price.cost(tokens_in - cached, tokens_out, 0, cached) if price and answer.usage else None
         return Completion(text=answer.text, tokens_in=tokens_in, tokens_out=tokens_out, cost_usd=cost,
-                          model=answer.model or self.llm, problem=_problem(answer))
+                          model=answer.model or llm, problem=_problem(answer))
 
-    async def _request(self, prompt: Prompt) -> _Answer:
+    async def _request(self, prompt: Prompt, llm: str) -> _Answer:
         """With retries. Raises ProviderError."""
         http = http_client()
         cuts = refusals = 0
@@ -107,7 +109,7 @@ class OpenAiProvider(StreamingProvider):
         async with http.AsyncClient(timeout=http.Timeout(READ_TIMEOUT_S), headers=headers) as client:
             while True:
                 try:
-                    return await self._stream(client, prompt, await self._model(client))
+                    return await self._stream(client, prompt, llm or await self._model(client))
                 except _Refused as refused:
                     if refused.status == 400 and self._options and "stream_options" in refused.words:
                         self._options = False
@@ -128,8 +130,7 @@ class OpenAiProvider(StreamingProvider):
                         raise self.failed(str(error), kind=type(error).__name__) from None
 
     async def _model(self, client: Any) -> str:
-        if self.llm:
-            return self.llm
+        """The one model that the service offers. Raises ProviderError where it is not one."""
         response = await client.get(f"{self.base}/models")
         if response.status_code != 200:
             raise _Refused(response.status_code, _words(response.content), _delay(response.headers))
@@ -138,7 +139,7 @@ class OpenAiProvider(StreamingProvider):
             shown = ", ".join(names[:8]) or "none"
             raise ProviderError(f"the service offers {len(names)} models ({shown})", where=self.base, cure="choose one with --llm")
         self.llm = names[0]
-        return self.llm
+        return names[0]
 
     async def _stream(self, client: Any, prompt: Prompt, model: str) -> _Answer:
         body: dict[str, Any] = {"model": model, "stream": True, "messages": [

@@ -27,6 +27,11 @@ WORDS = 400
 Result = TypeVar("Result")
 
 
+def names_of(llm: str) -> tuple[str, ...]:
+    """The models of `--llm A,B`, each once."""
+    return tuple(dict.fromkeys(name for name in (part.strip() for part in llm.split(",")) if name))
+
+
 class CutStream(Exception):
     """A stream that ended in order on the transport's level, and too early on the service's."""
 

@@ -25,6 +25,9 @@ class Node:
     strategy: str = ""
     provider: str = ""
     model: str = ""
+    """Who answered; before that, who is asked."""
+    llm: str = ""
+    """Which language model was asked, by the name the run gave it."""
     origin: Literal["search", "repair", "human"] = "search"
     children: list[Node] = field(default_factory=list)
     proposed_at: float = 0.0
@@ -142,7 +145,7 @@ class Tree:
             parent.children.append(node)
             for above in self._upwards(node):
                 above.pending += 1
-        node.strategy, node.provider, node.model = event.strategy, event.provider, event.model
+        node.strategy, node.provider, node.model, node.llm = event.strategy, event.provider, event.model, event.model
         node.origin, node.proposed_at = event.origin, event.at
 
     def reply(self, event: Replied) -> None:
