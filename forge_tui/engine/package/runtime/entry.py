@@ -97,6 +97,7 @@ class Entry:
         self.calls = 0
         self.canaries = 0
         self.fallbacks: Counter[str] = Counter()
+        """By guard, where the kernel's operator or a canary ran the original; routers count their own."""
 
     def image(self, name: str) -> bytes:
         """The bytes of an image, checked against the manifest's hash."""

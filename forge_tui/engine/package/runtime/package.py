@@ -103,10 +103,19 @@ class Package:
     def report(self) -> dict[str, Any]:
         """Per kernel how often it ran and which guards kept it from running; per function why the original ran instead."""
         kernels = [{"operator": entry.operator, "variant": entry.variant, "kernel": entry.kernel, "calls": entry.calls,
-                    "fallbacks": dict(entry.fallbacks), "canaries": entry.canaries, "disabled": entry.disabled}
+                    "fallbacks": self._fallbacks(entry), "canaries": entry.canaries, "disabled": entry.disabled}
                    for entry in self.entries]
-        return {"kernels": kernels,
-                "fallbacks": {router.path: dict(router.fallbacks) for router in self.routers.values() if router.fallbacks}}
+        reports = {router.path: router.report() for router in self.routers.values()}
+        return {"kernels": kernels, "fallbacks": {path: reasons for path, reasons in reports.items() if reasons}}
+
+    def _fallbacks(self, entry: Entry) -> dict[str, int]:
+        """Of all its spellings, and of its operator inside compiled code."""
+        total = entry.fallbacks.copy()
+        for router in self.routers.values():
+            for form in router.forms:
+                if form.entry is entry:
+                    total += form.fallbacks
+        return dict(total)
 
 
 def resolve(path: str) -> Any:

@@ -75,6 +75,8 @@ class Form:
     def __init__(self, entry: Entry, form: dict[str, Any], signature: inspect.Signature | None) -> None:
         """signature: of the function, where it can be called in several spellings. Raises ValueError."""
         self.entry = entry
+        self.fallbacks: Counter[str] = Counter()
+        """Calls that came closest to this one, and ran the original, by guard."""
         self.positional = [pattern_of(value) for value in form["positional"]]
         self.named = {name: pattern_of(value) for name, value in form["keywords"].items()}
         self.bound = _bound(signature, self.positional, self.named) if signature else None
@@ -162,9 +164,12 @@ class Spelling:
         self.kinds = tuple(type(value) for value in self.constants)
         self.take_tensors = _getter([tensors[place] for place in order])
         self.take_constants = _getter(others)
-        self.aligned = tuple((at, pattern.align) for at, pattern in enumerate(entry.inputs) if pattern.align > 1)
+        self.aligned = tuple((at, pattern.align) for at, pattern in enumerate(entry.inputs) if at and pattern.align > 1)
+        """Of all but the first input, which is looked at before anything else."""
         self.dtype = entry.inputs[0].dtype
         self.stride = entry.inputs[0].stride
+        self.align = entry.inputs[0].align
+        self.fallbacks = form.fallbacks
         self.guards: list[Any] = []
         """Fast guards, each built from tensors that passed every check."""
 
@@ -228,6 +233,7 @@ class Router:
         self.backend = backend
         self.forms: list[Form] = []
         self.fallbacks: Counter[str] = Counter()
+        """Calls that were like none of the captured ones."""
         self._signature = signature_of(function)
         self._groups: dict[Any, list[_Group]] = {}
         """By number of positional arguments and keywords; filled as spellings are met."""
@@ -239,6 +245,13 @@ class Router:
             return
         self.forms.append(form)
         self._groups.clear()
+
+    def report(self) -> dict[str, int]:
+        """Calls for which the original ran, by guard."""
+        total = self.fallbacks.copy()
+        for form in self.forms:
+            total += form.fallbacks
+        return dict(total)
 
     def _spell(self, key: Any) -> list[_Group]:
         """The forms as calls of this shape write them. key: the number of positional arguments, then the keywords if any."""
@@ -271,7 +284,7 @@ class Router:
             found = groups.get(key)
             if found is None:
                 found = spell(key)
-            reason = "other arguments"
+            reason, counter = "other arguments", fallbacks
             for first, nested, by_shape in found:
                 flat = tuple(flatten(values)) if nested else values
                 try:
@@ -283,11 +296,12 @@ class Router:
                     reason = "other shape"
                     continue
                 for spelling in spellings:
-                    entry = spelling.entry
                     if tensor.dtype is not spelling.dtype:
                         reason = "other dtype"
                     elif tensor.stride() != spelling.stride:
                         reason = "other stride"
+                    elif tensor.data_ptr() % spelling.align:
+                        reason = "other alignment"
                     else:
                         try:
                             tensors = spelling.take_tensors(flat)
@@ -295,6 +309,7 @@ class Router:
                         except (IndexError, TypeError, RuntimeError, ValueError, AttributeError):
                             reason = "other arguments"  # sequences of another length; values that do not compare
                     if not reason:
+                        entry = spelling.entry
                         invoke = entry.invoker(tensors[0].device, backend)
                         if type(invoke) is not str:
                             if entry.canary_every:
@@ -302,8 +317,8 @@ class Router:
                             entry.calls += 1
                             return invoke(tensors)
                         reason = invoke
-                    entry.fallbacks[reason] += 1
-            fallbacks[reason] += 1
+                    counter = spelling.fallbacks
+            counter[reason] += 1
             return original(*args, **kwargs)
 
         route.__name__ = getattr(function, "__name__", self.path.rpartition(".")[2])
