@@ -14,7 +14,7 @@ from forge_tui import __version__
 from forge_tui.errors import ForgeError, Interrupted, ProjectError
 
 INTERNAL_ERROR = 70
-NOT_YET = ("bench", "pack", "unpack")
+NOT_YET = ("pack", "unpack")
 """Commands of the contract that this version does not have."""
 
 USAGE = """forge-tui [PROJECT]                    the app
@@ -27,7 +27,7 @@ COMMANDS = """commands (`forge-tui COMMAND --help` says more):
   show DIR [OPERATOR [NODE]]  operators, one operator's candidates, or one candidate
   eval DIR OPERATOR FILE.cu   one kernel file through the whole judgement
   export DIR                write the guarded package of the kernels that won
-  bench DIR                 the whole model: eager, torch.compile, forged (not in this version)
+  bench DIR                 the whole model: eager, torch.compile, forged; kernels that lose in it go
   selftest                  wrong, cheating and honest kernels through the judge, on this machine
   doctor                    what this machine has and lacks
   stop DIR                  ask the run that holds a project to save and end
@@ -213,6 +213,17 @@ def _export_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _bench_parser() -> argparse.ArgumentParser:
+    parser = _parser("bench", "Compare and time the whole model: eager, torch.compile, forged. Kernels that make its outputs wrong or "
+                              "slow it down are dropped from the package. Exit code 0: accepted; 2: not.")
+    parser.add_argument("dir", metavar="DIR")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--package", metavar="FOLDER", help="folder written by export; default: the project's own package")
+    parser.add_argument("--rounds", type=_count, default=30, metavar="N", help="interleaved rounds of timing (default 30)")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the held-out inputs")
+    return parser
+
+
 def _doctor_parser() -> argparse.ArgumentParser:
     parser = _parser("doctor", "Say what this machine has and lacks, with the fix. Exit code 3: something needed is missing.")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -240,7 +251,7 @@ def _absent_parser(name: str) -> Callable[[], argparse.ArgumentParser]:
 
 
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
-    "new": _new_parser, "capture": _capture_parser, "show": _show_parser, "eval": _eval_parser, "export": _export_parser,
+    "new": _new_parser, "capture": _capture_parser, "show": _show_parser, "eval": _eval_parser, "export": _export_parser, "bench": _bench_parser,
     "doctor": _doctor_parser, "selftest": _selftest_parser, "stop": _stop_parser, **{name: _absent_parser(name) for name in NOT_YET},
 }
 

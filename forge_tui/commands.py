@@ -307,6 +307,52 @@ def export(options: Namespace) -> int:
     return 0
 
 
+def bench(options: Namespace) -> int:
+    """The whole-model proof. What has to go is exported away from the project's own package; a package elsewhere stays."""
+    import secrets
+
+    from forge_tui.engine.bench.bench import bench as run_bench
+    from forge_tui.engine.bench.render import render
+    from forge_tui.engine.forge import resolve_device
+    from forge_tui.engine.state import load_state
+    from forge_tui.store.lock import ProjectLock
+
+    paths = _project(options.dir)
+    config = _load(paths)
+    state = load_state(paths)
+    own = options.package is None
+    folder = Path(options.package or (state.packaged.path if state.packaged else paths.packages))
+    module = next(iter(folder.glob("forged_*/manifest.toml")), None)
+    if module is None:
+        raise ProjectError("there is no package to bench", where=str(folder), cure=f"forge-tui export {_relative(paths.root)}")
+    target = "host" if resolve_device(config.device.target) == "host" else "cuda"
+    with ProjectLock(paths):
+        seed = secrets.randbits(31) if options.seed is None else options.seed
+        result, dropped = run_bench(paths, config, module.parent, target, seed=seed, rounds=options.rounds, progress=_tell)
+        if dropped and own:
+            _export_without(paths, folder, module, dropped)
+    _print_json(result) if options.json else _print(render(result))
+    return 0 if result.accepted else ProjectError.exit_code
+
+
+def _export_without(paths: ProjectPaths, folder: Path, manifest: Path, dropped: dict[str, str]) -> None:
+    """Write the project's package again, without the kernels that a bench dropped."""
+    import tomllib
+
+    from forge_tui.engine.forge import verified
+    from forge_tui.engine.package.export import export_package
+    from forge_tui.engine.state import load_state
+
+    kept = set(tomllib.loads(manifest.read_text())["entries"]) - set(dropped)
+    cards = _cards(paths)
+    winners = [winner for winner in verified(load_state(paths), cards) if winner.variant.key in kept]
+    if winners:
+        exported = export_package(paths, cards, winners, cards.device, folder)
+        _tell(f"the package was written again with {exported.kernels} kernels")
+    else:
+        _tell("every kernel was dropped; the package was left as it was: do not use it")
+
+
 def _project(folder: str) -> ProjectPaths:
     """The folder of a project that loads. Raises ProjectError."""
     from forge_tui.store.paths import ProjectPaths
@@ -366,6 +412,6 @@ def _relative(path: Path) -> str:
 
 
 BODIES: dict[str, Callable[[Namespace], int]] = {
-    "app": app, "run": run, "new": new, "capture": capture, "show": show, "eval": eval_, "export": export, "doctor": doctor,
+    "app": app, "run": run, "new": new, "capture": capture, "show": show, "eval": eval_, "export": export, "bench": bench, "doctor": doctor,
     "stop": stop, "selftest": selftest,
 }

@@ -91,7 +91,7 @@ def test_every_kernel_is_an_operator(built: tuple) -> None:
         expected = compiled(x)
         ran = {entry.operator.rpartition(".")[2]: entry.calls - before[entry.variant] for entry in package.entries}
     assert ran == {"layer_norm": 1, "softmax": 1, "gelu": 1, "sigmoid": 0}, package.report()
-    assert float((expected - model(x)).norm()) < 1e-5
+        assert float((expected - model(x)).norm()) < 1e-5
 
 
 def test_the_folder_holds_the_evidence_and_the_hash_of_every_file(built: tuple) -> None:

@@ -22,6 +22,8 @@ import torch
 
 from .entry import Backend, Entry
 from .mode import foreign_mode
+from .patterns import Never, Tensor, flatten, pattern_of
+from .traced import traced_tensors
 
 try:
     from torch._C._dynamo.guards import TensorGuards
@@ -33,40 +35,6 @@ MOST_GUARDS = 4
 
 MOST_SPELLINGS = 64
 """Ways of calling one function that are remembered."""
-
-_FORMATS = {str(item): item for item in (torch.channels_last, torch.channels_last_3d, torch.contiguous_format,
-                                         torch.preserve_format)}
-
-
-class Tensor:
-    """Stands for a tensor in a pattern."""
-
-
-class Never:
-    """Stands for an argument that cannot be stored: no real one equals it."""
-
-
-def pattern_of(value: Any) -> Any:
-    """A stored argument as real ones are compared with it: `Tensor`, a tuple for any sequence, the value itself."""
-    if not isinstance(value, dict):
-        return _FORMATS.get(value, value) if isinstance(value, str) else value
-    if value["type"] == "tensor":
-        return Tensor
-    if value["type"] == "dtype":
-        return getattr(torch, value["name"])
-    if value["type"] == "items":
-        return tuple(pattern_of(item) for item in value["items"])
-    return Never
-
-
-def flatten(values: Any) -> Iterator[Any]:
-    """Sequences opened, depth first; each leaves its length behind, so that `[[a], b]` and `[a, [b]]` differ."""
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield len(value)
-            yield from flatten(value)
-        else:
-            yield value
 
 
 class Form:
@@ -197,6 +165,13 @@ class Spelling:
             return "under a torch function mode"
         return self.entry.disabled
 
+    def unusual(self, flat: Any, backend: Backend) -> str:
+        """Why a call could not even be looked at: tensors without memory (vmap, sparse), sequences of another length."""
+        try:
+            return self.entry.guard(self.take_tensors(flat), backend) or "other arguments"
+        except (IndexError, TypeError, RuntimeError, ValueError, AttributeError):
+            return "other arguments"
+
     def remember(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """Build a fast guard from tensors that passed every check."""
         if TensorGuards is not None and len(self.guards) < MOST_GUARDS:
@@ -296,18 +271,18 @@ class Router:
                     reason = "other shape"
                     continue
                 for spelling in spellings:
-                    if tensor.dtype is not spelling.dtype:
-                        reason = "other dtype"
-                    elif tensor.stride() != spelling.stride:
-                        reason = "other stride"
-                    elif tensor.data_ptr() % spelling.align:
-                        reason = "other alignment"
-                    else:
-                        try:
+                    try:
+                        if tensor.dtype is not spelling.dtype:
+                            reason = "other dtype"
+                        elif tensor.stride() != spelling.stride:
+                            reason = "other stride"
+                        elif tensor.data_ptr() % spelling.align:
+                            reason = "other alignment"
+                        else:
                             tensors = spelling.take_tensors(flat)
                             reason = spelling.refusal(tensors, flat, backend)
-                        except (IndexError, TypeError, RuntimeError, ValueError, AttributeError):
-                            reason = "other arguments"  # sequences of another length; values that do not compare
+                    except (IndexError, TypeError, RuntimeError, ValueError, AttributeError):
+                        reason = spelling.unusual(flat, backend)
                     if not reason:
                         entry = spelling.entry
                         invoke = entry.invoker(tensors[0].device, backend)
@@ -349,54 +324,3 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
     signature = inspect.signature(inner.cell_contents if inner else function)  # `boolean_dispatch` in torch._jit_internal
     kinds = {parameter.kind for parameter in signature.parameters.values()}
     return None if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} else signature
-
-
-def traced_tensors(form: Form, args: Any, kwargs: Any, device_type: str) -> Any:
-    """The operator's arguments in order, or None. Runs while torch.compile traces: plain loops and comparisons only."""
-    if torch.is_autocast_enabled(device_type):
-        return None
-    values = _traced_values(form, args, kwargs)
-    flat: list[Any] = []
-    if values is None or not _traced_flat(form.patterns, values, flat):
-        return None
-    found = []
-    for place, pattern in zip(form.pattern_order, form.entry.inputs, strict=True):
-        tensor = flat[place]
-        if (tuple(tensor.shape) != pattern.shape or tensor.dtype != pattern.dtype or tensor.stride() != pattern.stride
-                or tensor.device.type != device_type or (torch.is_grad_enabled() and tensor.requires_grad)):
-            return None
-        found.append(tensor)
-    return found
-
-
-def _traced_values(form: Form, args: Any, kwargs: Any) -> list[Any] | None:
-    """The call's values in the order of the form's patterns."""
-    if form.parameters is None:
-        exact = len(args) == len(form.positional) and list(kwargs) == list(form.named)
-        return [*args, *kwargs.values()] if exact else None
-    values = list(args)
-    if len(args) > len(form.parameters):
-        return None
-    for name in form.parameters[len(args):]:
-        if name in kwargs:
-            values.append(kwargs[name])
-        elif name in form.defaults:
-            values.append(form.defaults[name])
-        else:
-            return None
-    return values if len(args) + len(kwargs) <= len(values) and all([name in form.parameters for name in kwargs]) else None
-
-
-def _traced_flat(patterns: Any, values: Any, flat: list[Any]) -> bool:
-    """Collect the tensors; false where anything else differs."""
-    for pattern, value in zip(patterns, values, strict=True):
-        if pattern is Tensor:
-            if not isinstance(value, torch.Tensor):
-                return False
-            flat.append(value)
-        elif isinstance(pattern, tuple):
-            if not isinstance(value, (list, tuple)) or len(value) != len(pattern) or not _traced_flat(pattern, value, flat):
-                return False
-        elif isinstance(value, torch.Tensor) or type(value) is not type(pattern) or value != pattern:
-            return False
-    return True

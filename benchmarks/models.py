@@ -1,0 +1,114 @@
+"""Whole models through all of Forge: captured, forged with the builtin kernels, packed, and benched.
+
+    python -m benchmarks.models --architectures ../shared/models [NAME ...] [--iterations N] [--time-limit T]
+
+For each model a project is made in `--work`, `forge-tui --run` searches it, `forge-tui bench` proves it, and the documents go to
+`results/models-DEVICE.json`: eager, torch.compile, forged, forged under compile, with intervals, agreement and memory. A miss of
+a goal is in the table too, beside the operators that the rest of the time goes to. `--list` names the models. A model of which a
+result is there already for this commit's version is made anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.results import FOLDER, store
+from benchmarks.zoo import MODELS
+from forge_tui.cuda.target import open_target
+
+ROOT = Path(__file__).parent.parent
+SOURCE = '''"""{name} at its true size, random weights."""
+import sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from benchmarks.zoo import MODELS
+def build_model():
+    return MODELS[{name!r}][0](Path({architectures!r}))
+def sample_inputs():
+    return MODELS[{name!r}][1]()
+'''
+
+
+def forge(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """One command line; progress goes straight to stderr."""
+    return subprocess.run([sys.executable, "-m", "forge_tui", *map(str, arguments)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One model's documents, or what went wrong."""
+    folder = options.work / name
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / "model.py"
+    source.write_text(SOURCE.format(name=name, root=str(ROOT), architectures=str(options.architectures.resolve())))
+    project = folder / "project"
+    if not project.exists():
+        made = forge("new", project, "--model", source, "--device", options.device)
+        if made.returncode:
+            return {"failed": "new"}
+    ran = forge("--run", project, "--json", "--iterations", options.iterations, "--time-limit", options.time_limit)
+    run = json.loads(ran.stdout.splitlines()[-1]) if ran.stdout else {}
+    if not run.get("package"):
+        return {"failed": f"--run ended with {ran.returncode}: {run.get('error') or 'no kernel won'}", "run": run}
+    benched = forge("bench", project, "--json", "--seed", options.seed, "--rounds", options.rounds)
+    if not benched.stdout:
+        return {"failed": f"bench ended with {benched.returncode}", "run": run}
+    bench = json.loads(benched.stdout.splitlines()[-1])
+    goal = MODELS[name][2]
+    forged = next((item for item in bench["contenders"] if item["name"] == "forged"), None)
+    reached = None if goal is None or forged is None or forged["speedup"] is None else forged["speedup"] >= goal
+    return {"bench": bench, "goal": goal, "goal_reached": reached, "time_goes_to": _heaviest(run)}
+
+
+def _heaviest(run: dict[str, Any]) -> list[dict[str, Any]]:
+    """The ten operators with most of the eager time, and what became of them."""
+    rows = sorted(run.get("operators", []), key=lambda item: -(item["share"] or 0.0))[:10]
+    return [{key: row[key] for key in ("operator", "variant", "calls", "share", "baseline_us", "best_us", "floor_us", "status",
+                                       "reason")} for row in rows]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", choices=[*MODELS, []], help="models; default: all but the largest")
+    parser.add_argument("--architectures", type=Path, default=Path("../shared/models"))
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "forge-models")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--iterations", type=int, default=6)
+    parser.add_argument("--time-limit", default="5m")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    if options.list:
+        print("\n".join(MODELS))
+        return 0
+    target = open_target(options.device)
+    found: dict[str, Any] = {}
+    for name in options.names or [name for name in MODELS if "qwen" not in name]:
+        print(f"== {name}", file=sys.stderr, flush=True)
+        found[name] = measure(name, options)
+        path = store("models", target.facts, {"models": {**_earlier(target.facts.name), **found}}, FOLDER)
+    print(path)
+    if torch.cuda.is_available():
+        print(torch.cuda.get_device_name())
+    return 0
+
+
+def _earlier(device: str) -> dict[str, Any]:
+    """Models measured before on this device: one process may have time for a few only."""
+    for path in FOLDER.glob("models-*.json"):
+        document = json.loads(path.read_text())
+        if document["device"]["name"] == device:
+            return document["models"]
+    return {}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

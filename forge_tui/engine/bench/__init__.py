@@ -1,0 +1,1 @@
+"""The whole-model proof: eager, torch.compile and forged, on inputs the search never saw."""
