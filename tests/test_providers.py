@@ -16,6 +16,8 @@ from scripted import SOFTMAX, ScriptedJudge, kernel, make_project, write_writer
 
 from forge_tui.cuda.device import H200
 from forge_tui.engine.forge import run
+from forge_tui.cuda.profile import KernelProfile, Profile
+from forge_tui.engine.judge.behaviour import Behaviour
 from forge_tui.engine.judge.verdict import Timing, Verdict, Worst
 from forge_tui.engine.options import RunOptions
 from forge_tui.engine.prompts import build_prompt, parse_reply
@@ -250,6 +252,14 @@ def test_a_prompt_holds_card_device_parent_history_and_strategy() -> None:
                   "one pass -> no_build. line 7: expected ;", "Mend the kernel", "mind the tail", kernel("wrong").strip()):
         assert words in text
     assert "$" not in build_prompt(make_ask()).task
+
+
+def test_a_prompt_says_how_the_parent_uses_the_device() -> None:
+    verdict = Verdict("verified", "ok", behaviour=Behaviour(40, 2048, 256, 0.75, dram=0.5, sm=0.125),
+                      profile=Profile("ncu", (KernelProfile("softmax", 31.0, 62.4, None, 71.0, 40, (("long scoreboard", 3.21),)),)))
+    text = build_prompt(make_ask(parent=ParentKernel("v/1", kernel("verified 3"), verdict))).text
+    assert "Blocks of 256 threads and 2048 bytes of shared memory, occupancy 75%; it uses 50% of the memory bandwidth" in text
+    assert "Profiled `softmax`: SM 31 %, DRAM 62 %, achieved occupancy 71 %. Warps waiting an issue: long scoreboard 3.2." in text
 
 
 def test_a_prompt_keeps_its_budget_most_useful_first() -> None:

@@ -9,6 +9,7 @@ from string import Template
 from msgspec import Struct
 
 from forge_tui.cuda.device import DeviceFacts
+from forge_tui.cuda.profile import KernelProfile
 from forge_tui.engine.cards import Statistics, Variant
 from forge_tui.engine.judge.behaviour import Behaviour
 from forge_tui.engine.judge.verdict import Verdict
@@ -180,6 +181,8 @@ def _verdict(verdict: Verdict) -> str:
             lines.append(f"`{kernel.name}`: {kernel.registers} registers, {kernel.spill_bytes or 0} bytes spilled.")
     if verdict.behaviour:
         lines.append(_behaviour(verdict.behaviour))
+    if verdict.profile and verdict.profile.source == "ncu":
+        lines += [_profile(kernel) for kernel in verdict.profile.kernels]
     for count in verdict.counts:
         lines.append(f"`{count.kernel}`: {count.blocks} blocks of {count.threads}, {count.warp_instructions} warp "
                      f"instructions, {count.global_sectors} sectors for {count.global_bytes} bytes asked, "
@@ -202,6 +205,15 @@ def _behaviour(found: Behaviour) -> str:
         ("the L2 bandwidth", found.l2)) if share is not None)
     return (f"Blocks of {found.threads} threads and {found.shared_bytes} bytes of shared memory, occupancy {found.occupancy:.0%}"
             + (f"; it uses {full}." if full else "."))
+
+
+def _profile(kernel: KernelProfile) -> str:
+    """One launch as the profiler saw it: shares of the device's peak, and what its warps wait for."""
+    shares = ", ".join(f"{name} {percent:.0f} %" for name, percent in (
+        ("SM", kernel.sm_percent), ("DRAM", kernel.dram_percent), ("L2", kernel.l2_percent),
+        ("achieved occupancy", kernel.occupancy_percent)) if percent is not None)
+    stalls = ", ".join(f"{reason} {warps:.1f}" for reason, warps in kernel.stalls[:3])
+    return f"Profiled `{kernel.kernel}`: {shares}." + (f" Warps waiting an issue: {stalls}." if stalls else "")
 
 
 def _settings(settings: dict[str, int]) -> str:
