@@ -1,8 +1,9 @@
-"""Does the judge ever wait for work: a run whose writer takes 20 s for each reply, with eight replies asked for at once.
+"""Does the judge ever wait for work: a run whose writer takes 20 s for each reply, with eight replies asked for at
+once.
 
-`python -m benchmarks.concurrency [--replies-take 20] [--judgements-take 1] [--iterations 50] [--jobs 8]` runs the real engine, journal,
-`command` provider and policy on one operator. The judge is a stand-in that holds its one device for a stated time and draws
-times at random: what is measured is the loop, on any machine.
+`python -m benchmarks.concurrency [--replies-take 20] [--judgements-take 1] [--iterations 50] [--jobs 8]` runs the real
+engine, journal, `command` provider and policy on one operator. The judge is a stand-in that holds its one device for a
+stated time and draws times at random: what is measured is the loop, on any machine.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class StandIn:
             time.sleep(self.seconds)
             self.ended.append(time.monotonic())
         us = random.Random(text).uniform(10.0, 40.0)
-        return Verdict("verified", "stand-in", timing=Timing("modelled", us), image=hashlib.sha256(text.encode()).hexdigest())
+        return Verdict(
+            "verified", "stand-in", timing=Timing("modelled", us), image=hashlib.sha256(text.encode()).hexdigest()
+        )
 
 
 def main() -> None:
@@ -79,27 +82,62 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         body = measure(Path(folder), options.replies_take, options.judgements_take, options.iterations, options.jobs)
-    print(f"{options.iterations} iterations, replies of {options.replies_take:g} s, {options.jobs} at once: {body['wall_s']:.1f} s; the "
-          f"device stood idle while a kernel was ready {body['idle_share']:.2%} of the time that one was")
+    print(
+        f"{options.iterations} iterations, replies of {options.replies_take:g} s, {options.jobs} at once: {body['wall_s']:.1f} s; the "
+        f"device stood idle while a kernel was ready {body['idle_share']:.2%} of the time that one was"
+    )
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "concurrency.json"
-    path.write_text(json.dumps({"benchmark": "concurrency", "command": " ".join(["python -m benchmarks.concurrency", *sys.argv[1:]]),
-                                "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), **body}, indent=1) + "\n")
+    path.write_text(
+        json.dumps(
+            {
+                "benchmark": "concurrency",
+                "command": " ".join(["python -m benchmarks.concurrency", *sys.argv[1:]]),
+                "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                **body,
+            },
+            indent=1,
+        )
+        + "\n"
+    )
     print(f"stored in {path}")
 
 
 def measure(folder: Path, reply_s: float, judgement_s: float, iterations: int, jobs: int) -> dict[str, Any]:
-    """Wall time of one run; and how long a kernel lay ready with the device idle, over how long any lay ready or was judged."""
+    """Wall time of one run; and how long a kernel lay ready with the device idle, over how long any lay ready or was
+    judged."""
     script = folder / "writer.py"
     script.write_text(WRITER.format(seconds=reply_s))
     spec = TensorSpec("float32", (128, 64), (64, 1))
     call = Call("torch.nn.functional.softmax", {"input": spec, "dim": -1, "_stacklevel": 3, "dtype": None}, (spec,))
-    variant = Variant(key=variant_key(call), call=call, calls=1, time_us=50.0, bytes_moved=65536, operations=40960, floor_us=4.0,
-                      statistics={}, samples=(), modules=("",))
+    variant = Variant(
+        key=variant_key(call),
+        call=call,
+        calls=1,
+        time_us=50.0,
+        bytes_moved=65536,
+        operations=40960,
+        floor_us=4.0,
+        statistics={},
+        samples=(),
+        modules=("",),
+    )
     config = ProjectConfig(format=PROJECT_FORMAT, model=ModelConfig("model.py"))
     paths = create_project(folder / "project", config)
-    save_operators(paths, OperatorFile(format=FORMAT, model="a stand-in", device=H200, time_kind="cpu", forward_us=50.0,
-                                       variants=(variant,), skipped=(), torch="", captured_at=1.0))
+    save_operators(
+        paths,
+        OperatorFile(
+            format=FORMAT,
+            model="a stand-in",
+            device=H200,
+            time_kind="cpu",
+            forward_us=50.0,
+            variants=(variant,),
+            skipped=(),
+            torch="",
+            captured_at=1.0,
+        ),
+    )
     ready: list[float] = []
     judge = StandIn(judgement_s)
 
@@ -108,16 +146,37 @@ def measure(folder: Path, reply_s: float, judgement_s: float, iterations: int, j
             ready.append(time.monotonic())
 
     begun = time.monotonic()
-    result = run(paths, config, RunOptions(device="host", seeds=False, package=False, iterations=iterations, jobs=jobs, seed=1,
-                                           provider=f"command:{sys.executable} {script}"), on_event, judge.open)
+    result = run(
+        paths,
+        config,
+        RunOptions(
+            device="host",
+            seeds=False,
+            package=False,
+            iterations=iterations,
+            jobs=jobs,
+            seed=1,
+            provider=f"command:{sys.executable} {script}",
+        ),
+        on_event,
+        judge.open,
+    )
     wall = time.monotonic() - begun
     idle = busy = free_at = 0.0
     for arrived, start, end in zip(sorted(ready), judge.begun, judge.ended, strict=False):
         idle += max(0.0, start - max(arrived, free_at))
         busy += end - start
         free_at = end
-    return {"wall_s": wall, "tried": result.operators[0].tried, "reply_s": reply_s, "judgement_s": judgement_s, "jobs": jobs,
-            "iterations": iterations, "idle_share": idle / (idle + busy), "judge": "a stand-in that sleeps"}
+    return {
+        "wall_s": wall,
+        "tried": result.operators[0].tried,
+        "reply_s": reply_s,
+        "judgement_s": judgement_s,
+        "jobs": jobs,
+        "iterations": iterations,
+        "idle_share": idle / (idle + busy),
+        "judge": "a stand-in that sleeps",
+    }
 
 
 if __name__ == "__main__":

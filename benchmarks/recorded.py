@@ -1,4 +1,5 @@
-"""A stored landscape as a search problem: kernels are recorded settings, strategies are moves between them, some moves fail."""
+"""A stored landscape as a search problem: kernels are recorded settings, strategies are moves between them, some moves
+fail."""
 
 from __future__ import annotations
 
@@ -24,11 +25,32 @@ MENDS = 0.5
 """A repair gives what was meant this often."""
 
 STRATEGY_OF = {
-    "VEC": "vectorization", "BYTES": "vectorization", "LANES": "tiling", "WARPS": "tiling", "BLOCK": "tiling", "PLANES": "tiling",
-    "TILE": "tiling", "TILE_H": "tiling", "TILE_W": "tiling", "DEPTH": "tiling", "ACROSS": "tiling", "CHUNK": "tiling",
-    "ITEMS": "pipelining", "UNROLL": "pipelining", "ROWS": "pipelining", "SLOTS": "pipelining", "HOLD": "pipelining",
-    "ASYNC": "pipelining", "PIECES": "pipelining", "KEEP": "fusion", "SPLIT": "split", "CLUSTER": "split", "RESIDENT": "split",
-    "STREAM": "access", "REVERSE": "reordering", "WATCH": "reordering",
+    "VEC": "vectorization",
+    "BYTES": "vectorization",
+    "LANES": "tiling",
+    "WARPS": "tiling",
+    "BLOCK": "tiling",
+    "PLANES": "tiling",
+    "TILE": "tiling",
+    "TILE_H": "tiling",
+    "TILE_W": "tiling",
+    "DEPTH": "tiling",
+    "ACROSS": "tiling",
+    "CHUNK": "tiling",
+    "ITEMS": "pipelining",
+    "UNROLL": "pipelining",
+    "ROWS": "pipelining",
+    "SLOTS": "pipelining",
+    "HOLD": "pipelining",
+    "ASYNC": "pipelining",
+    "PIECES": "pipelining",
+    "KEEP": "fusion",
+    "SPLIT": "split",
+    "CLUSTER": "split",
+    "RESIDENT": "split",
+    "STREAM": "access",
+    "REVERSE": "reordering",
+    "WATCH": "reordering",
 }
 """Which strategy turns which tunable."""
 
@@ -46,9 +68,10 @@ class Recorded(Struct, frozen=True, eq=False):
 class Landscape:
     """Read from a file of `landscapes.py`. Every search on it is a function of the policy and its seed.
 
-    A writer asked for a strategy changes tunables that belong to it, and as few others as it can; or takes another family of
-    kernels whose strategy it is, keeping the tunables that both have. Where there is nothing to change it gives the same kernel
-    again. From nothing it writes a plain kernel: one of the slower half of a family's, so that there is something to search for.
+    A writer asked for a strategy changes tunables that belong to it, and as few others as it can; or takes another
+    family of kernels whose strategy it is, keeping the tunables that both have. Where there is nothing to change it
+    gives the same kernel again. From nothing it writes a plain kernel: one of the slower half of a family's, so that
+    there is something to search for.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,10 +81,25 @@ class Landscape:
         self.times: str = document["times"]
         self.strategies = {family["name"]: family["strategy"] for family in document["families"]}
         self.points = [
-            Recorded(family["name"], point["settings"], point["us"], Behaviour(
-                point["registers"], point["shared_bytes"], point["threads"], point["occupancy"], point["dram"], point["sm"]))
-            for family in document["families"] for point in family["points"]]
-        self._plain = {name: _slower_half([point for point in self.points if point.family == name]) for name in self.strategies}
+            Recorded(
+                family["name"],
+                point["settings"],
+                point["us"],
+                Behaviour(
+                    point["registers"],
+                    point["shared_bytes"],
+                    point["threads"],
+                    point["occupancy"],
+                    point["dram"],
+                    point["sm"],
+                ),
+            )
+            for family in document["families"]
+            for point in family["points"]
+        ]
+        self._plain = {
+            name: _slower_half([point for point in self.points if point.family == name]) for name in self.strategies
+        }
         self._moves: dict[tuple[int, str], list[list[Recorded]]] = {}
 
     @cached_property
@@ -86,8 +124,11 @@ class Landscape:
         """Groups of kernels, one for each family that the strategy can lead to."""
         groups: list[list[Recorded]] = []
         mine = [name for name in start.settings if STRATEGY_OF.get(name, "tiling") == strategy]
-        inside = [point for point in self.points if point.family == start.family
-                  and any(point.settings[name] != start.settings[name] for name in mine)]
+        inside = [
+            point
+            for point in self.points
+            if point.family == start.family and any(point.settings[name] != start.settings[name] for name in mine)
+        ]
         groups.append(_nearest(inside, start, [name for name in start.settings if name not in mine]))
         for family, its in self.strategies.items():
             if its == strategy and family != start.family:
@@ -111,8 +152,17 @@ class Landscape:
                 kernel = self.write(meant[move.parent] if move.parent else None, move.strategy, writer)
                 broken = writer.random() < FAILS
             meant[name] = kernel
-            tree.propose(Proposed(at=number, node=name, variant="v", parent=move.parent, strategy=move.strategy,
-                                  provider="landscape", origin=move.origin))
+            tree.propose(
+                Proposed(
+                    at=number,
+                    node=name,
+                    variant="v",
+                    parent=move.parent,
+                    strategy=move.strategy,
+                    provider="landscape",
+                    origin=move.origin,
+                )
+            )
             tree.reply(Replied(at=number, node=name, kernel=f"{id(kernel)}{' broken' * broken}{number * broken}"))
             tree.judge(self._verdict(tree, name, number, kernel, broken, scale))
             found = tree.best
@@ -121,10 +171,14 @@ class Landscape:
 
     def _verdict(self, tree: Tree, name: str, number: int, kernel: Recorded, broken: bool, scale: float) -> Judged:
         if broken or kernel.us is None:
-            return Judged(at=number, node=name, verdict=Verdict("wrong" if broken else "fault", "as recorded"), value=None)
+            return Judged(
+                at=number, node=name, verdict=Verdict("wrong" if broken else "fault", "as recorded"), value=None
+            )
         first = tree.by_kernel[tree.nodes[name].kernel]
         if first.id != name:
-            return Judged(at=number, node=name, verdict=first.judged.verdict, value=first.judged.value, duplicate_of=first.id)
+            return Judged(
+                at=number, node=name, verdict=first.judged.verdict, value=first.judged.value, duplicate_of=first.id
+            )
         us = kernel.us * scale
         verdict = Verdict("verified", "as recorded", timing=Timing("modelled", us), behaviour=kernel.behaviour)
         return Judged(at=number, node=name, verdict=verdict, value=math.log((tree.first_us or us) / us))
@@ -132,7 +186,7 @@ class Landscape:
 
 def _slower_half(points: list[Recorded]) -> list[Recorded]:
     timed = sorted((point for point in points if point.us is not None), key=lambda point: point.us)
-    return timed[len(timed) // 2:] or points
+    return timed[len(timed) // 2 :] or points
 
 
 def _nearest(points: list[Recorded], start: Recorded, names: list[str]) -> list[Recorded]:

@@ -1,8 +1,8 @@
 """Policies compared on stored landscapes, with no device and no model: best so far against iterations, with intervals.
 
-`python -m benchmarks.search [--kind KIND] [--seeds 200] [--iterations 20] [--policies uct,band]` searches every landscape of
-`benchmarks/landscapes/KIND/` with every policy and seed. KIND `modelled` has the host target's modelled times, any other is
-a device's measured ones; by default all there are, each reported apart.
+`python -m benchmarks.search [--kind KIND] [--seeds 200] [--iterations 20] [--policies uct,band]` searches every
+landscape of `benchmarks/landscapes/KIND/` with every policy and seed. KIND `modelled` has the host target's modelled
+times, any other is a device's measured ones; by default all there are, each reported apart.
 """
 
 from __future__ import annotations
@@ -43,35 +43,71 @@ def main() -> None:
         report(kind, body)
         options.out.mkdir(parents=True, exist_ok=True)
         path = options.out / f"search-{kind}.json"
-        path.write_text(json.dumps({
-            "benchmark": "search", "command": " ".join(["python -m benchmarks.search", *sys.argv[1:]]),
-            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "landscapes_kind": kind,
-            "writer": {"fails": FAILS, "mends": MENDS}, **body}, indent=1) + "\n")
+        path.write_text(
+            json.dumps(
+                {
+                    "benchmark": "search",
+                    "command": " ".join(["python -m benchmarks.search", *sys.argv[1:]]),
+                    "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                    "landscapes_kind": kind,
+                    "writer": {"fails": FAILS, "mends": MENDS},
+                    **body,
+                },
+                indent=1,
+            )
+            + "\n"
+        )
         print(f"stored in {path}")
 
 
 def compare(landscapes: list[Landscape], policies: list[str], seeds: range, iterations: int) -> dict[str, Any]:
     """Curves by policy: the mean over landscapes of each seed's search, then over seeds."""
     with ProcessPoolExecutor(min(2, len(os.sched_getaffinity(0)))) as pool:
-        futures = {(name, index): pool.submit(_searches, landscape, name, seeds, iterations)
-                   for name in policies for index, landscape in enumerate(landscapes)}
+        futures = {
+            (name, index): pool.submit(_searches, landscape, name, seeds, iterations)
+            for name in policies
+            for index, landscape in enumerate(landscapes)
+        }
         curves = {key: future.result() for key, future in futures.items()}
     marks = [number for number in SHOWN if number <= iterations]
     found: dict[str, Any] = {}
     for name in policies:
-        by_seed = [[statistics.mean(curves[name, index][place][mark - 1] for index in range(len(landscapes))) for mark in marks]
-                   for place in range(len(seeds))]
+        by_seed = [
+            [
+                statistics.mean(curves[name, index][place][mark - 1] for index in range(len(landscapes)))
+                for mark in marks
+            ]
+            for place in range(len(seeds))
+        ]
         found[name] = {
             "mean": {mark: statistics.mean(row[place] for row in by_seed) for place, mark in enumerate(marks)},
-            "half_width": {mark: 1.96 * statistics.stdev([row[place] for row in by_seed]) / len(by_seed) ** 0.5
-                           for place, mark in enumerate(marks)},
-            "by_landscape": {landscape.name: statistics.mean(curve[marks[-1] - 1] for curve in curves[name, index])
-                             for index, landscape in enumerate(landscapes)}}
-    return {"iterations": iterations, "seeds": [seeds.start, seeds.stop], "policies": found,
-            "landscapes": [{"name": item.name, "times": item.times, "points": len(item.points), "best_us": item.best_us,
-                            "failing": sum(point.us is None for point in item.points),
-                            "within_5_percent": sum(point.us is not None and point.us <= 1.05 * item.best_us for point in item.points)}
-                           for item in landscapes]}
+            "half_width": {
+                mark: 1.96 * statistics.stdev([row[place] for row in by_seed]) / len(by_seed) ** 0.5
+                for place, mark in enumerate(marks)
+            },
+            "by_landscape": {
+                landscape.name: statistics.mean(curve[marks[-1] - 1] for curve in curves[name, index])
+                for index, landscape in enumerate(landscapes)
+            },
+        }
+    return {
+        "iterations": iterations,
+        "seeds": [seeds.start, seeds.stop],
+        "policies": found,
+        "landscapes": [
+            {
+                "name": item.name,
+                "times": item.times,
+                "points": len(item.points),
+                "best_us": item.best_us,
+                "failing": sum(point.us is None for point in item.points),
+                "within_5_percent": sum(
+                    point.us is not None and point.us <= 1.05 * item.best_us for point in item.points
+                ),
+            }
+            for item in landscapes
+        ],
+    }
 
 
 def _searches(landscape: Landscape, name: str, seeds: range, iterations: int) -> list[list[float]]:
@@ -81,13 +117,17 @@ def _searches(landscape: Landscape, name: str, seeds: range, iterations: int) ->
 def report(kind: str, body: dict[str, Any]) -> None:
     landscapes, policies = body["landscapes"], body["policies"]
     seeds = body["seeds"][1] - body["seeds"][0]
-    print(f"{kind}: {len(landscapes)} landscapes, {sum(item['points'] for item in landscapes)} points, {seeds} seeds; times "
-          f"{landscapes[0]['times']}")
+    print(
+        f"{kind}: {len(landscapes)} landscapes, {sum(item['points'] for item in landscapes)} points, {seeds} seeds; times "
+        f"{landscapes[0]['times']}"
+    )
     marks = list(next(iter(policies.values()))["mean"])
     print(f"{'best speed so far / best there is':34}" + "".join(f"{'at ' + str(mark):>16}" for mark in marks))
     for name in sorted(policies, key=lambda name: -policies[name]["mean"][marks[-1]]):
         found = policies[name]
-        print(f"  {name:32}" + "".join(f"{found['mean'][mark]:9.3f} ±{found['half_width'][mark]:.3f}" for mark in marks))
+        print(
+            f"  {name:32}" + "".join(f"{found['mean'][mark]:9.3f} ±{found['half_width'][mark]:.3f}" for mark in marks)
+        )
     if DEFAULT in policies:
         print("\n".join(verdicts(policies, marks[-1])))
 
@@ -95,7 +135,9 @@ def report(kind: str, body: dict[str, Any]) -> None:
 def verdicts(policies: dict[str, Any], mark: int) -> list[str]:
     """What can be said of the default policy at the last mark, in sentences."""
     mine, width = policies[DEFAULT]["mean"][mark], policies[DEFAULT]["half_width"][mark]
-    lines = [f"{DEFAULT} at {mark}: {mine:.1%} of the exhaustive best, {'at least' if mine >= WANTED else 'LESS than'} {WANTED:.0%}"]
+    lines = [
+        f"{DEFAULT} at {mark}: {mine:.1%} of the exhaustive best, {'at least' if mine >= WANTED else 'LESS than'} {WANTED:.0%}"
+    ]
     for name, found in policies.items():
         if name != DEFAULT:
             other, its = found["mean"][mark], found["half_width"][mark]

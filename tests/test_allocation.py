@@ -1,4 +1,5 @@
-"""Operators share a budget: the next try goes where a dollar is expected to save most, and none where that is too little."""
+"""Operators share a budget: the next try goes where a dollar is expected to save most, and none where that is too
+little."""
 
 from __future__ import annotations
 
@@ -35,10 +36,15 @@ def test_nothing_tried_yet_expects_a_part_of_all_that_can_be_saved() -> None:
 
 def test_gains_raise_the_expectation_and_failures_lower_it() -> None:
     fresh, gaining, stuck = search(), search(40.0, 30.0, 20.0), search(40.0, None, None, None, None)
-    assert gaining.expected_us / gaining.saving_us > fresh.expected_us / fresh.saving_us > stuck.expected_us / stuck.saving_us
+    assert (
+        gaining.expected_us / gaining.saving_us
+        > fresh.expected_us / fresh.saving_us
+        > stuck.expected_us / stuck.saving_us
+    )
     assert search(40.0, None).expected_us < search(40.0, 25.0).expected_us * 2
-    assert search(40.0, None, None, None, None, 20.0).expected_us > search(40.0, 20.0, None, None, None, None).expected_us, \
-        "the latest tries say most"
+    assert (
+        search(40.0, None, None, None, None, 20.0).expected_us > search(40.0, 20.0, None, None, None, None).expected_us
+    ), "the latest tries say most"
 
 
 def test_what_costs_more_must_save_more() -> None:
@@ -71,7 +77,11 @@ def test_a_run_ends_where_a_dollar_saves_too_little(tmp_path: Path, monkeypatch)
     texts = [f"Idea.\n```cuda\n{kernel('verified 30', str(number))}```" for number in range(60)]
     with messages_server.serve(*(messages_server.reply(text) for text in texts)) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{server.server_port}")
-        result = run(paths, config, RunOptions(device="host", seeds=False, package=False, provider="anthropic"),
-                     open_judge=ScriptedJudge().open)
+        result = run(
+            paths,
+            config,
+            RunOptions(device="host", seeds=False, package=False, provider="anthropic"),
+            open_judge=ScriptedJudge().open,
+        )
     assert result.status == "done" and all(3 <= item.tried < 30 for item in result.operators)
     assert all("another dollar is expected to save less than 3000 us" in item.reason for item in result.operators)

@@ -35,6 +35,7 @@ def environment(monkeypatch, tmp_path: Path) -> None:
 @pytest.fixture
 def propose(monkeypatch):
     """Ask the provider, with the server's answers in order."""
+
     def ask(*answers, deadline_s: float = 60.0, cancel: threading.Event | None = None):
         with serve(*answers) as server:
             monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{server.server_port}")
@@ -44,6 +45,7 @@ def propose(monkeypatch):
                 return provider.propose(make_ask(), cancel or threading.Event()), server.requests
             finally:
                 ask.requests = server.requests
+
     return ask
 
 
@@ -66,7 +68,9 @@ def test_a_reply_through_the_tool(propose) -> None:
     assert cut_short.source is None and "cut at 32000 tokens" in cut_short.problem
 
 
-@pytest.mark.parametrize(("option", "sent"), [("adaptive", {"type": "adaptive"}), ("4096", {"type": "enabled", "budget_tokens": 4096})])
+@pytest.mark.parametrize(
+    ("option", "sent"), [("adaptive", {"type": "adaptive"}), ("4096", {"type": "enabled", "budget_tokens": 4096})]
+)
 def test_extended_thinking_is_asked_for(monkeypatch, option: str, sent: dict) -> None:
     with serve(reply(REPLY)) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{server.server_port}")
@@ -118,10 +122,16 @@ def test_a_slow_drip_ends_at_the_deadline_and_at_a_cancel(propose) -> None:
     assert time.monotonic() - begun < 30, "not at the deadline of a minute"
 
 
-@pytest.mark.parametrize(("answer", "words"), [
-    (reply("I cannot help with that.", "refusal"), "refused"), (reply(""), "empty"),
-    (reply(REPLY[:-8], "max_tokens"), "cut at 32000 tokens"), (reply("x" * (2 << 20)), "no kernel file"),
-], ids=["refusal", "empty", "truncated", "2 MiB"])
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (reply("I cannot help with that.", "refusal"), "refused"),
+        (reply(""), "empty"),
+        (reply(REPLY[:-8], "max_tokens"), "cut at 32000 tokens"),
+        (reply("x" * (2 << 20)), "no kernel file"),
+    ],
+    ids=["refusal", "empty", "truncated", "2 MiB"],
+)
 def test_complete_messages_that_are_no_kernel(propose, answer, words: str) -> None:
     got, _ = propose(answer)
     assert got.source is None and words in got.problem and got.cost_usd > 0, "it is paid for all the same"
@@ -159,14 +169,22 @@ def test_a_run_keeps_its_budget_and_leaks_no_key(monkeypatch, tmp_path: Path, ca
     replies = [reply(REPLY.replace("verified 20", f"verified {number}")) for number in range(30, 10, -1)]
     with serve(*replies) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{server.server_port}")
-        result = run(paths, config, RunOptions(device="host", seeds=False, package=False, provider="anthropic",
-                                               budget_usd=0.006), open_judge=ScriptedJudge().open)
+        result = run(
+            paths,
+            config,
+            RunOptions(device="host", seeds=False, package=False, provider="anthropic", budget_usd=0.006),
+            open_judge=ScriptedJudge().open,
+        )
     assert result.status == "limit" and len(server.requests) == 3
     assert result.cost_usd == pytest.approx(3 * 0.0018) and result.tokens == 3 * 2150
     assert result.operators[0].status == "verified" and result.operators[0].best_us == 28
     assert load_state(paths).ended.exit_code == 5
-    again = run(paths, config, RunOptions(device="host", seeds=False, package=False, provider="anthropic",
-                                          budget_usd=0.006), open_judge=ScriptedJudge().open)
+    again = run(
+        paths,
+        config,
+        RunOptions(device="host", seeds=False, package=False, provider="anthropic", budget_usd=0.006),
+        open_judge=ScriptedJudge().open,
+    )
     assert again.status == "limit" and again.cost_usd == result.cost_usd, "with no server there: nothing was asked"
     for path in paths.root.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path

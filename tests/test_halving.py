@@ -27,7 +27,7 @@ def noisy_best(count: int, seed: int) -> tuple[int, int]:
     efforts: dict[int, int] = {}
 
     def measure(setting: Setting, effort: int) -> None:
-        setting.us = (100 + setting.values["BLOCK"]) * (1 + rng.gauss(0, 0.03 / effort ** 0.5))
+        setting.us = (100 + setting.values["BLOCK"]) * (1 + rng.gauss(0, 0.03 / effort**0.5))
         efforts[id(setting)] = effort
 
     for setting in found:
@@ -96,13 +96,18 @@ def judged(monkeypatch):
 
     from forge_tui.engine.prompts import build_prompt
 
-    source = parse_reply(build_prompt(make_ask()).system).source.replace("BLOCK = [128, 256, 512]", "BLOCK = [512, 256, 128, 64, 32, 96, 160, 192]")
+    source = parse_reply(build_prompt(make_ask()).system).source.replace(
+        "BLOCK = [128, 256, 512]", "BLOCK = [512, 256, 128, 64, 32, 96, 160, 192]"
+    )
     values = torch.randn(6, 300, generator=torch.Generator().manual_seed(5))
     variant, sample = variant_of("torch.nn.functional.softmax", {"input": values, "dim": -1, "dtype": None})
 
     def judge(**options):
         timer = NoisyTimer()
-        return judge_text(source, "example.cu", variant, [sample], HostTarget(), options=JudgeOptions(**options), timer=timer), timer
+        return judge_text(
+            source, "example.cu", variant, [sample], HostTarget(), options=JudgeOptions(**options), timer=timer
+        ), timer
+
     return judge
 
 

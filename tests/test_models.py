@@ -25,10 +25,23 @@ def play(gains: dict[str, float], costs: dict[str, float | None], tries: int = 6
     for number in range(1, tries + 1):
         llm = choose_llm(tuple(gains), [tree])
         asked[llm] += 1
-        parent = max((node for node in tree.nodes.values() if node.value is not None), key=lambda node: node.number, default=None)
-        tree.propose(Proposed(at=number, node=f"v/{number}", variant="v", parent=parent.id if parent else None, strategy="fusion",
-                              provider="p", model=llm))
-        tree.reply(Replied(at=number, node=f"v/{number}", kernel=f"k{number}", cost_usd=costs[llm], model=f"{llm}-dated"))
+        parent = max(
+            (node for node in tree.nodes.values() if node.value is not None), key=lambda node: node.number, default=None
+        )
+        tree.propose(
+            Proposed(
+                at=number,
+                node=f"v/{number}",
+                variant="v",
+                parent=parent.id if parent else None,
+                strategy="fusion",
+                provider="p",
+                model=llm,
+            )
+        )
+        tree.reply(
+            Replied(at=number, node=f"v/{number}", kernel=f"k{number}", cost_usd=costs[llm], model=f"{llm}-dated")
+        )
         broken = rng.random() < fails
         value = (parent.value if parent else 0.0) + gains[llm] * rng.uniform(0.5, 1.5)
         verdict = Verdict("wrong", "") if broken else Verdict("verified", "", timing=Timing("device", 1.0))
@@ -57,8 +70,18 @@ def test_a_run_asks_each_by_its_name_and_price(tmp_path: Path, monkeypatch) -> N
     texts = [f"Idea.\n```cuda\n{kernel(f'verified {30 - number}')}```" for number in range(8)]
     with messages_server.serve(*(messages_server.reply(text) for text in texts)) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{server.server_port}")
-        run(paths, config, RunOptions(device="host", seeds=False, package=False, provider="anthropic",
-                                      llm="claude-fable-5-1, claude-haiku-4-5"), open_judge=ScriptedJudge().open)
+        run(
+            paths,
+            config,
+            RunOptions(
+                device="host",
+                seeds=False,
+                package=False,
+                provider="anthropic",
+                llm="claude-fable-5-1, claude-haiku-4-5",
+            ),
+            open_judge=ScriptedJudge().open,
+        )
         asked = Counter(body["model"] for _, body in server.requests)
     nodes = load_state(paths).operator(SOFTMAX.key).tree.nodes.values()
     assert asked == Counter(node.llm for node in nodes) and asked["claude-haiku-4-5"] > asked["claude-fable-5-1"] >= 1

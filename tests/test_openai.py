@@ -36,17 +36,25 @@ def environment(monkeypatch, tmp_path: Path) -> None:
 @pytest.fixture
 def propose():
     """Ask the provider, with the server's answers in order."""
-    def ask(*answers, llm: str = "claude-sonnet-5", deadline_s: float = 60.0, cancel: threading.Event | None = None,
-            models: tuple[str, ...] = ("only-one",)):
+
+    def ask(
+        *answers,
+        llm: str = "claude-sonnet-5",
+        deadline_s: float = 60.0,
+        cancel: threading.Event | None = None,
+        models: tuple[str, ...] = ("only-one",),
+    ):
         with serve(*answers) as server:
             server.models = models
-            provider = open_provider(f"openai:http://127.0.0.1:{server.server_port}/v1", paths=ProjectPaths("."), device=H200,
-                                     llm=llm)
+            provider = open_provider(
+                f"openai:http://127.0.0.1:{server.server_port}/v1", paths=ProjectPaths("."), device=H200, llm=llm
+            )
             provider.deadline_s = deadline_s
             try:
                 return provider.propose(make_ask(), cancel or threading.Event()), server.requests
             finally:
                 ask.requests = server.requests
+
     return ask
 
 
@@ -57,7 +65,9 @@ def test_a_streamed_reply_with_tokens_and_cost(propose) -> None:
     assert answer.cost_usd == pytest.approx((100 * 2 + 2000 * 0.2 + 50 * 10) / 1e6)
     headers, body = requests[0]
     assert body["stream"] is True and body["stream_options"] == {"include_usage": True}
-    assert [message["role"] for message in body["messages"]] == ["system", "user"] and "softmax" in body["messages"][1]["content"]
+    assert [message["role"] for message in body["messages"]] == ["system", "user"] and "softmax" in body["messages"][1][
+        "content"
+    ]
     assert {name.lower(): value for name, value in headers.items()}["authorization"] == f"Bearer {KEY}"
 
 
@@ -83,7 +93,9 @@ def test_servers_that_do_not_stream_or_know_no_stream_options(propose) -> None:
 
 def test_every_answer_that_may_be_tried_again_is(propose) -> None:
     past = formatdate(time.time() - 5, usegmt=True)
-    answer, requests = propose(status(429, retry_after_ms="1"), status(429, retry_after=past), status(503), status(500), reply(REPLY))
+    answer, requests = propose(
+        status(429, retry_after_ms="1"), status(429, retry_after=past), status(503), status(500), reply(REPLY)
+    )
     assert answer.source and len(requests) == 5
     with pytest.raises(ProviderError, match="status 500"):
         propose(status(500))
@@ -130,10 +142,17 @@ def test_a_slow_drip_ends_at_the_deadline_and_at_a_cancel(propose) -> None:
         propose(drip, cancel=cancel)
 
 
-@pytest.mark.parametrize(("answer", "words"), [
-    (reply("", refusal="I will not."), "refused to answer: I will not."), (reply("", "content_filter"), "refused"),
-    (reply(""), "empty"), (reply(REPLY[:-8], "length"), "token limit"), (reply("x" * (2 << 20)), "no kernel file"),
-], ids=["refusal", "filtered", "empty", "truncated", "2 MiB"])
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (reply("", refusal="I will not."), "refused to answer: I will not."),
+        (reply("", "content_filter"), "refused"),
+        (reply(""), "empty"),
+        (reply(REPLY[:-8], "length"), "token limit"),
+        (reply("x" * (2 << 20)), "no kernel file"),
+    ],
+    ids=["refusal", "filtered", "empty", "truncated", "2 MiB"],
+)
 def test_complete_messages_that_are_no_kernel(propose, answer, words: str) -> None:
     got, _ = propose(answer)
     assert got.source is None and words in got.problem and got.cost_usd > 0, "it is paid for all the same"
@@ -161,9 +180,18 @@ def test_a_run_leaks_no_key(tmp_path: Path, caplog) -> None:
     caplog.set_level(logging.DEBUG)
     paths, config = make_project(tmp_path / "p", SOFTMAX, iterations=2)
     with serve(reply(REPLY), status(401, f"bad {KEY}")) as server:
-        result = run(paths, config, RunOptions(device="host", seeds=False, package=False, llm="claude-sonnet-5",
-                                               provider=f"openai:http://127.0.0.1:{server.server_port}/v1"),
-                     open_judge=ScriptedJudge().open)
+        result = run(
+            paths,
+            config,
+            RunOptions(
+                device="host",
+                seeds=False,
+                package=False,
+                llm="claude-sonnet-5",
+                provider=f"openai:http://127.0.0.1:{server.server_port}/v1",
+            ),
+            open_judge=ScriptedJudge().open,
+        )
     assert result.status == "failed" and result.tokens == 2150 and result.cost_usd == pytest.approx(0.0011)
     for path in paths.root.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path

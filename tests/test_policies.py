@@ -17,10 +17,16 @@ from forge_tui.engine.search.strategies import NAMES
 from forge_tui.engine.search.tree import Tree
 
 
-def known(tree: Tree, number: int, parent: int | None, value: float, behaviour: Behaviour, strategy: str = "split") -> None:
+def known(
+    tree: Tree, number: int, parent: int | None, value: float, behaviour: Behaviour, strategy: str = "split"
+) -> None:
     """A verified node whose behaviour is known."""
     name = f"v/{number}"
-    tree.propose(Proposed(at=number, node=name, variant="v", parent=f"v/{parent}" if parent else None, strategy=strategy, provider="p"))
+    tree.propose(
+        Proposed(
+            at=number, node=name, variant="v", parent=f"v/{parent}" if parent else None, strategy=strategy, provider="p"
+        )
+    )
     tree.reply(Replied(at=number, node=name, kernel=f"k{number}"))
     verdict = Verdict("verified", "", timing=Timing("device", 10.0), behaviour=behaviour)
     tree.judge(Judged(at=number, node=name, verdict=verdict, value=value))
@@ -31,22 +37,31 @@ def chosen(tree: Tree, name: str, count: int = 30) -> list[tuple[str | None, str
     return [(move.parent, move.strategy) for move in moves]
 
 
-@pytest.mark.parametrize(("threads", "registers", "shared", "share"), [
-    (256, 40, 2048, 0.75),      # 6 blocks by registers: 40 x 32 are five units of 256, times 8 warps
-    (1024, 64, 0, 0.5),         # one block holds all 65536 registers
-    (32, 16, 0, 0.5),           # 32 blocks at the most
-    (128, None, 100 << 10, 0.125),  # two blocks by shared memory
-    (256, 33, 0, 0.75),         # 33 registers are given as 40
-])
-def test_occupancy_as_worked_out_by_hand_for_9_0(threads: int, registers: int | None, shared: int, share: float) -> None:
+@pytest.mark.parametrize(
+    ("threads", "registers", "shared", "share"),
+    [
+        (256, 40, 2048, 0.75),  # 6 blocks by registers: 40 x 32 are five units of 256, times 8 warps
+        (1024, 64, 0, 0.5),  # one block holds all 65536 registers
+        (32, 16, 0, 0.5),  # 32 blocks at the most
+        (128, None, 100 << 10, 0.125),  # two blocks by shared memory
+        (256, 33, 0, 0.75),  # 33 registers are given as 40
+    ],
+)
+def test_occupancy_as_worked_out_by_hand_for_9_0(
+    threads: int, registers: int | None, shared: int, share: float
+) -> None:
     assert occupancy(threads, registers, shared, H200) == share
 
 
 def test_behaviour_is_that_of_the_largest_launch() -> None:
-    launches = [Launch("tail", (1, 1, 1), (32, 1, 1), ()), Launch("main", (1000, 1, 1), (16, 16, 1), (), shared=1024),
-                Launch("none", (0, 1, 1), (1024, 1, 1), ())]
-    found = behaviour_of(launches, [KernelInfo("main", 40, 1024)], H200, us=10.0,
-                         bytes_moved=int(H200.copy_bytes_per_s * 5e-6))
+    launches = [
+        Launch("tail", (1, 1, 1), (32, 1, 1), ()),
+        Launch("main", (1000, 1, 1), (16, 16, 1), (), shared=1024),
+        Launch("none", (0, 1, 1), (1024, 1, 1), ()),
+    ]
+    found = behaviour_of(
+        launches, [KernelInfo("main", 40, 1024)], H200, us=10.0, bytes_moved=int(H200.copy_bytes_per_s * 5e-6)
+    )
     assert found == Behaviour(40, 2048, 256, 0.75, dram=pytest.approx(0.5))
     assert behaviour_of(launches[2:], [], H200) is None
 
@@ -73,7 +88,9 @@ class TestBand:
             known(tree, number, None, (number % 3) / 2 + number / 1000, kinds[number % 3])
         clusters, representatives = Band(1)._clusters(tree, list(tree.nodes.values()))
         assert len(representatives) == CLUSTERS
-        assert all(len({clusters[f"v/{number}"] for number in range(1, 13) if number % 3 == kind}) == 1 for kind in range(3))
+        assert all(
+            len({clusters[f"v/{number}"] for number in range(1, 13) if number % 3 == kind}) == 1 for kind in range(3)
+        )
         assert features(tree.nodes["v/3"])[1:] == (16.0, 0.0, 6.0, 0.3)
 
     def test_the_reward_is_the_positive_relative_gain(self) -> None:
@@ -101,12 +118,19 @@ def test_a_beam_begins_wide_and_gives_each_of_its_best_as_many_children() -> Non
     for number in range(1, 1 + BEAM_WIDTH + 2 * BEAM_WIDTH * BEAM_BRANCH):
         move = policy.select(tree)
         parents.append(move.parent)
-        add(tree, number, int(move.parent.partition("/")[2]) if move.parent else None, "verified", number / 100, move.strategy)
+        add(
+            tree,
+            number,
+            int(move.parent.partition("/")[2]) if move.parent else None,
+            "verified",
+            number / 100,
+            move.strategy,
+        )
     size = BEAM_WIDTH * BEAM_BRANCH
     assert parents[:BEAM_WIDTH] == [None] * BEAM_WIDTH
-    first = parents[BEAM_WIDTH:BEAM_WIDTH + size]
+    first = parents[BEAM_WIDTH : BEAM_WIDTH + size]
     assert first == [name for number in range(BEAM_WIDTH, 0, -1) for name in [f"v/{number}"] * BEAM_BRANCH]
-    assert set(parents[BEAM_WIDTH + size:]) == {f"v/{BEAM_WIDTH + size - place}" for place in range(BEAM_WIDTH)}
+    assert set(parents[BEAM_WIDTH + size :]) == {f"v/{BEAM_WIDTH + size - place}" for place in range(BEAM_WIDTH)}
 
 
 def test_islands_stay_apart_until_they_migrate() -> None:
@@ -117,4 +141,6 @@ def test_islands_stay_apart_until_they_migrate() -> None:
     for number in range(7, 10):
         add(tree, number, None, "verified", 0.01)
     assert len(tree.nodes) % ISLANDS == 0
-    assert {parent for parent, _ in chosen(tree, "evolve", 60)} == {"v/1", "v/4", "v/7", "v/6"}, "and the last island's best, 6"
+    assert {parent for parent, _ in chosen(tree, "evolve", 60)} == {"v/1", "v/4", "v/7", "v/6"}, (
+        "and the last island's best, 6"
+    )

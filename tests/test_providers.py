@@ -1,4 +1,5 @@
-"""Providers: the contract that all keep, programs that misbehave, replies that are not whole, prompts and their parsing."""
+"""Providers: the contract that all keep, programs that misbehave, replies that are not whole, prompts and their
+parsing."""
 
 from __future__ import annotations
 
@@ -30,8 +31,15 @@ REPLY = f"I widen the loads to 16 bytes.\n\n```cuda\n{kernel('verified 20')}```\
 
 
 def make_ask(number: int = 1, **more) -> Ask:
-    return Ask(id=f"{SOFTMAX.key}-{number}", turn=number - 1, variant=SOFTMAX, device=H200, time_kind="modelled",
-               strategy="vectorization", **more)
+    return Ask(
+        id=f"{SOFTMAX.key}-{number}",
+        turn=number - 1,
+        variant=SOFTMAX,
+        device=H200,
+        time_kind="modelled",
+        strategy="vectorization",
+        **more,
+    )
 
 
 def program(folder: Path, text: str) -> str:
@@ -61,9 +69,14 @@ def provider(request, tmp_path: Path, monkeypatch):
         (paths.answers / f"{SOFTMAX.key}-1.md").write_text(f"{REPLY}\n{END_MARK}\n")
     elif name == "replay":
         recorded, config = make_project(tmp_path / "recorded", SOFTMAX, iterations=1)
-        run(recorded, config, RunOptions(device="host", seeds=False, package=False,
-                                         provider=write_writer(tmp_path, kernel("verified 20"))),
-            open_judge=ScriptedJudge().open)
+        run(
+            recorded,
+            config,
+            RunOptions(
+                device="host", seeds=False, package=False, provider=write_writer(tmp_path, kernel("verified 20"))
+            ),
+            open_judge=ScriptedJudge().open,
+        )
         name = f"replay:{recorded.root}"
     opened = open_provider(name, paths=paths, device=H200)
     yield opened
@@ -84,8 +97,10 @@ class TestContract:
 
     def test_several_threads_may_ask(self, provider) -> None:
         replies: list = []
-        threads = [threading.Thread(target=lambda: replies.append(provider.propose(make_ask(), threading.Event())))
-                   for _ in range(4)]
+        threads = [
+            threading.Thread(target=lambda: replies.append(provider.propose(make_ask(), threading.Event())))
+            for _ in range(4)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -109,7 +124,8 @@ class TestCommand:
     def test_the_prompt_arrives_and_the_reply_is_read(self, tmp_path: Path) -> None:
         command = program(tmp_path, f"import sys; text = sys.stdin.read(); assert 'softmax' in text; print({REPLY!r})")
         reply = open_provider(f"command:{command}", paths=ProjectPaths(tmp_path), device=H200).propose(
-            make_ask(), threading.Event())
+            make_ask(), threading.Event()
+        )
         assert reply.source == kernel("verified 20") and reply.idea == "I widen the loads to 16 bytes."
         assert reply.cost_usd is None, "what a program costs is not known"
         assert "softmax" in reply.prompt and reply.text.strip() == REPLY.strip()
@@ -118,12 +134,14 @@ class TestCommand:
         command = program(tmp_path, "import sys; print('no quota', file=sys.stderr); sys.exit(3)")
         with pytest.raises(ProviderError, match="status 3; its last words: no quota"):
             open_provider(f"command:{command}", paths=ProjectPaths(tmp_path), device=H200).propose(
-                make_ask(), threading.Event())
+                make_ask(), threading.Event()
+            )
 
     def test_a_program_that_is_not_there(self, tmp_path: Path) -> None:
         with pytest.raises(ProviderError, match="cannot be started"):
             open_provider("command:/no/such/program", paths=ProjectPaths(tmp_path), device=H200).propose(
-                make_ask(), threading.Event())
+                make_ask(), threading.Event()
+            )
 
     @pytest.mark.parametrize("command", ["command:", "command:'open"])
     def test_no_command(self, tmp_path: Path, command: str) -> None:
@@ -132,10 +150,12 @@ class TestCommand:
 
     def test_deadline_and_cancel_end_the_whole_group(self, tmp_path: Path) -> None:
         """The program starts a child that would outlive it; both are gone when `propose` returns."""
-        text = ("import os, subprocess, sys, time\n"
-                f"child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-                f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))\n"
-                "print('half a reply', flush=True)\ntime.sleep(600)\n")
+        text = (
+            "import os, subprocess, sys, time\n"
+            f"child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+            f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))\n"
+            "print('half a reply', flush=True)\ntime.sleep(600)\n"
+        )
         provider = open_provider(f"command:{program(tmp_path, text)}", paths=ProjectPaths(tmp_path), device=H200)
         provider.deadline_s = 1.0
         with pytest.raises(ProviderError, match="no reply within 1 s"):
@@ -150,7 +170,8 @@ class TestCommand:
         command = program(tmp_path, "while True: print('x' * 100000)")
         with pytest.raises(ProviderError, match="more than 4 MiB"):
             open_provider(f"command:{command}", paths=ProjectPaths(tmp_path), device=H200).propose(
-                make_ask(), threading.Event())
+                make_ask(), threading.Event()
+            )
 
 
 def gone(pid: int) -> bool:
@@ -215,58 +236,96 @@ def test_replay_of_nothing_is_refused(tmp_path: Path) -> None:
 PLAN = "/*forge\nformat = 1\n*/\n"
 
 
-@pytest.mark.parametrize(("text", "source"), [
-    (f"{PLAN}void k() {{}}\n", f"{PLAN}void k() {{}}\n"),
-    (f"Here you go:\n```cuda\n{PLAN}k\n```\nEnjoy!", f"{PLAN}k\n"),
-    (f"```\n{PLAN}first\n```\nBetter:\n~~~c++\n{PLAN}second\n~~~\n", f"{PLAN}second\n"),
-    (f"```cuda\n// softmax.cu\n{PLAN}k\n```", f"{PLAN}k\n"),
-    (f"```cuda\r\n{PLAN}k\r\n```".replace("\n", "\r\n").replace("\r\r", "\r"), f"{PLAN}k\n"),
-    (f"````md\n{PLAN}k // ```\n````", f"{PLAN}k // ```\n"),
-    (f"```cuda\n{PLAN}void k() {{ f(); }}", f"{PLAN}void k() {{ f(); }}\n"),
-    (f"Prose, then no fence.\n{PLAN}k", f"{PLAN}k\n"),
-    (f"```cuda\n{PLAN}whole\n```\n```cuda\n{PLAN}void cut() {{", f"{PLAN}whole\n"),
-])
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        (f"{PLAN}void k() {{}}\n", f"{PLAN}void k() {{}}\n"),
+        (f"Here you go:\n```cuda\n{PLAN}k\n```\nEnjoy!", f"{PLAN}k\n"),
+        (f"```\n{PLAN}first\n```\nBetter:\n~~~c++\n{PLAN}second\n~~~\n", f"{PLAN}second\n"),
+        (f"```cuda\n// softmax.cu\n{PLAN}k\n```", f"{PLAN}k\n"),
+        (f"```cuda\r\n{PLAN}k\r\n```".replace("\n", "\r\n").replace("\r\r", "\r"), f"{PLAN}k\n"),
+        (f"````md\n{PLAN}k // ```\n````", f"{PLAN}k // ```\n"),
+        (f"```cuda\n{PLAN}void k() {{ f(); }}", f"{PLAN}void k() {{ f(); }}\n"),
+        (f"Prose, then no fence.\n{PLAN}k", f"{PLAN}k\n"),
+        (f"```cuda\n{PLAN}whole\n```\n```cuda\n{PLAN}void cut() {{", f"{PLAN}whole\n"),
+    ],
+)
 def test_replies_that_are_forgiven(text: str, source: str) -> None:
     parsed = parse_reply(text)
     assert parsed.source == source and parsed.problem == ""
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("", "empty"), ("   \n", "empty"), ("I cannot help with that.", "no kernel file"),
-    ("```cuda\n__global__ void k() {}\n```", "no launch plan"), ("```python\nprint()\n```", "none of the reply's 1 code blocks"),
-    ("```cuda\n/*forge\nformat = 1", "inside the launch plan"), (f"```cuda\n{PLAN}void k() {{ if (a) {{", "2 opening braces, 0"),
-    (f"```cuda\n{PLAN}\n```", "no device code"),
-])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "empty"),
+        ("   \n", "empty"),
+        ("I cannot help with that.", "no kernel file"),
+        ("```cuda\n__global__ void k() {}\n```", "no launch plan"),
+        ("```python\nprint()\n```", "none of the reply's 1 code blocks"),
+        ("```cuda\n/*forge\nformat = 1", "inside the launch plan"),
+        (f"```cuda\n{PLAN}void k() {{ if (a) {{", "2 opening braces, 0"),
+        (f"```cuda\n{PLAN}\n```", "no device code"),
+    ],
+)
 def test_replies_that_cannot_be_used_say_why(text: str, words: str) -> None:
     parsed = parse_reply(text)
     assert parsed.source is None and words in parsed.problem
 
 
 def test_a_prompt_holds_card_device_parent_history_and_strategy() -> None:
-    verdict = Verdict("wrong", "out differs", worst=Worst("out", (3, 7), 1.5, 0.0, 1e-6), build_log="warning: x",
-                      timing=Timing("modelled", 12.5))
+    verdict = Verdict(
+        "wrong",
+        "out differs",
+        worst=Worst("out", (3, 7), 1.5, 0.0, 1e-6),
+        build_log="warning: x",
+        timing=Timing("modelled", 12.5),
+    )
     parent = ParentKernel("v/1", kernel("wrong"), verdict, "an idea")
     tried = (Tried("v/2", "fusion", "one pass", "no_build", "line 7: expected ;"),)
     text = build_prompt(make_ask(parent=parent, tried=tried, origin="repair", hint="mind the tail")).text
-    for words in ("torch.nn.functional.softmax", "[128, 64]", "132 SMs", "out differs", "out[3, 7] is 0, expected 1.5",
-                  "one pass -> no_build. line 7: expected ;", "Mend the kernel", "mind the tail", kernel("wrong").strip()):
+    for words in (
+        "torch.nn.functional.softmax",
+        "[128, 64]",
+        "132 SMs",
+        "out differs",
+        "out[3, 7] is 0, expected 1.5",
+        "one pass -> no_build. line 7: expected ;",
+        "Mend the kernel",
+        "mind the tail",
+        kernel("wrong").strip(),
+    ):
         assert words in text
     assert "$" not in build_prompt(make_ask()).task
 
 
 def test_a_prompt_says_how_the_parent_uses_the_device() -> None:
-    verdict = Verdict("verified", "ok", behaviour=Behaviour(40, 2048, 256, 0.75, dram=0.5, sm=0.125),
-                      profile=Profile("ncu", (KernelProfile("softmax", 31.0, 62.4, None, 71.0, 40, (("long scoreboard", 3.21),)),)))
+    verdict = Verdict(
+        "verified",
+        "ok",
+        behaviour=Behaviour(40, 2048, 256, 0.75, dram=0.5, sm=0.125),
+        profile=Profile("ncu", (KernelProfile("softmax", 31.0, 62.4, None, 71.0, 40, (("long scoreboard", 3.21),)),)),
+    )
     text = build_prompt(make_ask(parent=ParentKernel("v/1", kernel("verified 3"), verdict))).text
-    assert "Blocks of 256 threads and 2048 bytes of shared memory, occupancy 75%; it uses 50% of the memory bandwidth" in text
-    assert "Profiled `softmax`: SM 31 %, DRAM 62 %, achieved occupancy 71 %. Warps waiting an issue: long scoreboard 3.2." in text
+    assert (
+        "Blocks of 256 threads and 2048 bytes of shared memory, occupancy 75%; it uses 50% of the memory bandwidth"
+        in text
+    )
+    assert (
+        "Profiled `softmax`: SM 31 %, DRAM 62 %, achieved occupancy 71 %. Warps waiting an issue: long scoreboard 3.2."
+        in text
+    )
 
 
 def test_a_prompt_keeps_its_budget_most_useful_first() -> None:
-    """Estimated at 3 characters a token; card and task are always there, then the parent, then as much history as fits."""
+    """Estimated at 3 characters a token; card and task are always there, then the parent, then as much history as
+    fits."""
     parent = ParentKernel("v/1", kernel("verified 3") + "// x\n" * 2000, Verdict("verified", "ok"))
     tried = tuple(Tried(f"v/{n}", "fusion", f"idea {n}", "wrong", "z" * 200) for n in range(20))
-    texts = {tokens: build_prompt(make_ask(parent=parent, tried=tried), budget_tokens=tokens).text for tokens in (4000, 6000, 24000)}
+    texts = {
+        tokens: build_prompt(make_ask(parent=parent, tried=tried), budget_tokens=tokens).text
+        for tokens in (4000, 6000, 24000)
+    }
     assert all(len(text) <= 3 * tokens for tokens, text in texts.items())
     assert "cut here" in texts[4000] and "idea 0" not in texts[4000]
     assert "cut here" not in texts[6000] and "idea 0" in texts[6000] and "idea 19" not in texts[6000]
@@ -287,13 +346,23 @@ else:
 """
 
     def test_a_plan_comes_first_and_the_writer_reads_it(self, tmp_path: Path) -> None:
-        provider = open_provider(f"command:{program(tmp_path, self.PROGRAM)}", paths=ProjectPaths(tmp_path), device=H200, roles="two")
+        provider = open_provider(
+            f"command:{program(tmp_path, self.PROGRAM)}", paths=ProjectPaths(tmp_path), device=H200, roles="two"
+        )
         reply = provider.propose(make_ask(), threading.Event())
-        assert reply.source == kernel("verified 20") and reply.text.startswith("Bottleneck: loads.") and REPLY.strip() in reply.text
-        assert "You write no code" in reply.prompt and "You write CUDA kernels" in reply.prompt and reply.cost_usd is None
+        assert (
+            reply.source == kernel("verified 20")
+            and reply.text.startswith("Bottleneck: loads.")
+            and REPLY.strip() in reply.text
+        )
+        assert (
+            "You write no code" in reply.prompt and "You write CUDA kernels" in reply.prompt and reply.cost_usd is None
+        )
 
     def test_a_repair_needs_no_analyst(self, tmp_path: Path) -> None:
-        provider = open_provider(f"command:{program(tmp_path, self.PROGRAM)}", paths=ProjectPaths(tmp_path), device=H200, roles="two")
+        provider = open_provider(
+            f"command:{program(tmp_path, self.PROGRAM)}", paths=ProjectPaths(tmp_path), device=H200, roles="two"
+        )
         parent = ParentKernel("v/1", kernel("wrong"), Verdict("wrong", "out differs"))
         assert "Bottleneck" not in provider.propose(make_ask(parent=parent, origin="repair"), threading.Event()).text
 
@@ -313,8 +382,14 @@ else:
         plan = messages_server.reply("Bottleneck: loads. Plan: wider.")
         with messages_server.serve(plan, messages_server.reply(REPLY)) as server:
             monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{server.server_port}")
-            provider = open_provider("anthropic", paths=ProjectPaths(tmp_path), device=H200, llm="claude-opus-5-5", roles="two",
-                                     analyst_llm="claude-haiku-4-5")
+            provider = open_provider(
+                "anthropic",
+                paths=ProjectPaths(tmp_path),
+                device=H200,
+                llm="claude-opus-5-5",
+                roles="two",
+                analyst_llm="claude-haiku-4-5",
+            )
             reply = provider.propose(make_ask(), threading.Event())
         first, second = (body for _, body in server.requests)
         assert (first["model"], second["model"]) == ("claude-haiku-4-5", "claude-opus-5-5")

@@ -22,12 +22,28 @@ from forge_tui.engine.search.strategies import NAMES
 from forge_tui.engine.search.tree import Tree
 
 
-def add(tree: Tree, number: int, parent: int | None, outcome: str | None = None, value: float | None = None,
-        strategy: str = "fusion", origin: str = "search") -> None:
+def add(
+    tree: Tree,
+    number: int,
+    parent: int | None,
+    outcome: str | None = None,
+    value: float | None = None,
+    strategy: str = "fusion",
+    origin: str = "search",
+) -> None:
     """One node, judged when an outcome is given."""
     name = f"v/{number}"
-    tree.propose(Proposed(at=number, node=name, variant="v", parent=f"v/{parent}" if parent else None, strategy=strategy,
-                          provider="p", origin=origin))
+    tree.propose(
+        Proposed(
+            at=number,
+            node=name,
+            variant="v",
+            parent=f"v/{parent}" if parent else None,
+            strategy=strategy,
+            provider="p",
+            origin=origin,
+        )
+    )
     if outcome is not None:
         tree.reply(Replied(at=number, node=name, kernel=f"k{number}"))
         timing = Timing("modelled", 10.0) if outcome == "verified" else None
@@ -46,8 +62,15 @@ def test_a_policy_keeps_its_contract(name: str) -> None:
         parent = tree.nodes[move.parent] if move.parent else tree.root
         assert parent is tree.root or (repairable(parent) if move.origin == "repair" else parent.verified)
         outcome = ("verified", "wrong", "verified", "no_build")[number % 4]
-        add(tree, number, parent.number or None, outcome, number / 10 if outcome == "verified" else None, move.strategy,
-            move.origin)
+        add(
+            tree,
+            number,
+            parent.number or None,
+            outcome,
+            number / 10 if outcome == "verified" else None,
+            move.strategy,
+            move.origin,
+        )
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
@@ -128,7 +151,11 @@ def test_what_gained_before_is_asked_again_and_what_gives_doubles_is_not() -> No
     for number in (5, 6):
         add(tree, number, 2, None, strategy="tiling")
         tree.reply(Replied(at=number, node=f"v/{number}", kernel="k2"))
-        tree.judge(Judged(at=number, node=f"v/{number}", verdict=tree.nodes["v/2"].judged.verdict, value=0.7, duplicate_of="v/2"))
+        tree.judge(
+            Judged(
+                at=number, node=f"v/{number}", verdict=tree.nodes["v/2"].judged.verdict, value=0.7, duplicate_of="v/2"
+            )
+        )
     gains = Gains(tree)
     assert gains.improvement(tree.nodes["v/2"], "fusion") > 1.5 * gains.improvement(tree.nodes["v/2"], "access")
     assert gains.succeeds("tiling") < 0.5 < gains.succeeds("fusion")
@@ -140,7 +167,9 @@ class TestStoredLandscapes:
 
     @pytest.fixture
     def landscape(self) -> Recorded:
-        return Recorded(next(iter(sorted((Path(__file__).parent.parent / "benchmarks/landscapes/modelled").glob("softmax*.json")))))
+        return Recorded(
+            next(iter(sorted((Path(__file__).parent.parent / "benchmarks/landscapes/modelled").glob("softmax*.json"))))
+        )
 
     @pytest.mark.parametrize("name", sorted(POLICIES))
     def test_the_unit_of_time_does_not_matter_where_behaviour_is_known(self, landscape: Recorded, name: str) -> None:
@@ -157,12 +186,20 @@ class TestStoredLandscapes:
         for _ in range(50):
             made = landscape.write(start, "vectorization", rng)
             assert made is start or made.family != start.family or made.settings["VEC"] != start.settings["VEC"]
-        assert landscape.write(start, "reordering", rng) is start, "nothing of it can be reordered: the same kernel again"
+        assert landscape.write(start, "reordering", rng) is start, (
+            "nothing of it can be reordered: the same kernel again"
+        )
 
     def test_the_default_beats_the_others_on_them(self) -> None:
-        """Mean over the modelled landscapes at 20 iterations, 40 seeds that no constant was chosen on; half widths are 0.01."""
+        """Mean over the modelled landscapes at 20 iterations, 40 seeds that no constant was chosen on; half widths are
+        0.01."""
         landscapes = load(Path(__file__).parent.parent / "benchmarks/landscapes/modelled")
-        found = {name: statistics.mean(landscape.search(open_policy(name, seed), 20)[1][-1]
-                                       for landscape in landscapes for seed in range(2000, 2040))
-                 for name in ("uct", "band", "round-robin")}
+        found = {
+            name: statistics.mean(
+                landscape.search(open_policy(name, seed), 20)[1][-1]
+                for landscape in landscapes
+                for seed in range(2000, 2040)
+            )
+            for name in ("uct", "band", "round-robin")
+        }
         assert found["uct"] >= 0.94 and found["uct"] > found["band"] and found["uct"] > found["round-robin"] + 0.02

@@ -46,7 +46,15 @@ def moves(tree: Tree, name: str, count: int = 25) -> list[Move]:
         move = open_policy(name, seed=number).select(tree)
         found.append(move)
         parent = int(move.parent.partition("/")[2]) if move.parent else None
-        add(tree, number, parent, "verified" if number % 3 else "wrong", 0.05 if number % 3 else None, move.strategy, move.origin)
+        add(
+            tree,
+            number,
+            parent,
+            "verified" if number % 3 else "wrong",
+            0.05 if number % 3 else None,
+            move.strategy,
+            move.origin,
+        )
     return found
 
 
@@ -91,13 +99,20 @@ class TestEveryPolicy:
 
 
 def forge(paths: ProjectPaths, config, provider: str, on_event=lambda event: None, **options):
-    return run(paths, config, RunOptions(device="host", seeds=False, package=False, provider=provider, **options), on_event,
-               ScriptedJudge().open)
+    return run(
+        paths,
+        config,
+        RunOptions(device="host", seeds=False, package=False, provider=provider, **options),
+        on_event,
+        ScriptedJudge().open,
+    )
 
 
 def test_requests_are_taken_up_once_and_recorded(tmp_path: Path) -> None:
     paths, config = make_project(tmp_path / "p", SOFTMAX, iterations=3)
-    provider = write_writer(tmp_path, kernel("verified 20"), kernel("verified 19"), kernel("verified 18"), kernel("verified 17"))
+    provider = write_writer(
+        tmp_path, kernel("verified 20"), kernel("verified 19"), kernel("verified 18"), kernel("verified 17")
+    )
     seen: list = []
 
     def on_event(event) -> None:
@@ -113,7 +128,9 @@ def test_requests_are_taken_up_once_and_recorded(tmp_path: Path) -> None:
     tree = state.operator(KEY).tree
     mine = next(node for node in tree.nodes.values() if node.origin == "human")
     assert mine.verified and mine.parent.id == f"{KEY}/1" and mine.replied.idea == "edited by hand"
-    assert result.operators[0].best_us == 5 and result.operators[0].best_kernel == mine.kernel and result.cost_usd is None
+    assert (
+        result.operators[0].best_us == 5 and result.operators[0].best_kernel == mine.kernel and result.cost_usd is None
+    )
     assert len(tree.nodes) == 4 and tree.asked == 3, "a person's kernel costs no iteration"
     hinted = next(node for node in tree.nodes.values() if node.parent.id == f"{KEY}/1" and node.origin != "human")
     assert "A person adds: mind the tail" in (paths.replies / hinted.replied.prompt_file).read_text()

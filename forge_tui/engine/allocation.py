@@ -74,12 +74,16 @@ class Search:
 
 
 def worth_of(search: Search, other_cost_usd: float = 0.0) -> float:
-    """What the next try is expected to save per dollar. other_cost_usd: of a reply to any operator, where this one has none
-    yet; where no cost is known at all, every try counts the same."""
+    """What the next try is expected to save per dollar. other_cost_usd: of a reply to any operator, where this one has
+    none yet; where no cost is known at all, every try counts the same."""
     return search.expected_us / (search.mean_cost_usd or other_cost_usd or 1.0)
 
 
 def too_little(search: Search, least_us_per_usd: float) -> bool:
     """Whether another dollar saves less than the user wants. No, while its cost is unknown or nothing was tried."""
     cost = search.mean_cost_usd
-    return bool(least_us_per_usd and cost) and search.tree.root.pending == 0 and search.expected_us / cost < least_us_per_usd
+    return (
+        bool(least_us_per_usd and cost)
+        and search.tree.root.pending == 0
+        and search.expected_us / cost < least_us_per_usd
+    )

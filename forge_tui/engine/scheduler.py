@@ -38,8 +38,8 @@ POLL_S = 0.2
 class Scheduler:
     """`run` to the end or to a stop. Give it to nobody afterwards; `close` ends its threads.
 
-    Invariants: every started proposal or judgement is one entry of `asking`, `judging` or `waiting` by node id; a node is
-    judged by one judge at a time, and never again once it has a verdict.
+    Invariants: every started proposal or judgement is one entry of `asking`, `judging` or `waiting` by node id; a node
+    is judged by one judge at a time, and never again once it has a verdict.
     """
 
     def __init__(self, *, paths: ProjectPaths, settings: Settings, recorder: Recorder, watch: Watch, policy: Policy,
@@ -114,7 +114,7 @@ class Scheduler:
                     self.left.add(request.id)
                     self.recorder.note("warning", f"a request waits: this run does not work on {request.node}")
                 continue
-            if request.id not in self.recorder.state.requests:  # else recorded by a run that was killed before this line
+            if request.id not in self.recorder.state.requests:  # else a run recorded it that was killed before this line
                 self._steer(search, request)
             path.unlink(missing_ok=True)
 
@@ -136,7 +136,8 @@ class Scheduler:
     # -- proposing
 
     def _resume(self) -> None:
-        """Nodes that an earlier run left: judge those with a kernel; ask again for the others, if the budget is not used up."""
+        """Nodes that an earlier run left: judge those with a kernel; ask again for the others, if the budget is not
+        used up."""
         may_ask = self.watch.check(0) is None
         for search in self.searches:
             for node in search.tree.open_nodes():
@@ -157,15 +158,16 @@ class Scheduler:
         return provider
 
     def _fill(self) -> None:
-        """Propose while there is room: one node for each job, and one for each further judge so that none idles. With one
-        job all is sequential, and the run a function of its seed and its provider's replies."""
+        """Propose while there is room: one node for each job, and one for each further judge so that none idles. With
+        one job all is sequential, and the run a function of its seed and its provider's replies."""
         room = self.settings.jobs + self.judges.count - 1
         while len(self.asking) + len(self.waiting) + len(self.judging) < room and len(self.asking) < self.settings.jobs:
             if not self._propose_next():
                 return
 
     def _propose_next(self) -> bool:
-        for search in sorted(self._open_searches(), key=lambda search: -worth_of(search, self.recorder.state.mean_cost_usd)):
+        mean_cost = self.recorder.state.mean_cost_usd
+        for search in sorted(self._open_searches(), key=lambda search: -worth_of(search, mean_cost)):
             provider = self._provider_for(search)
             move = provider.fixed_move(search.variant, self._turn(search, provider)) or self.policy.select(search.tree)
             if move is None:
@@ -325,7 +327,8 @@ class Scheduler:
         if search.at_floor:
             reason += "; at the least this device needs, so the search ended early"
         elif stop is None and too_little(search, self.settings.least_us_per_usd):
-            reason += f"; another dollar is expected to save less than {self.settings.least_us_per_usd:g} us of a forward"
+            least = self.settings.least_us_per_usd
+            reason += f"; another dollar is expected to save less than {least:g} us of a forward"
         search.finished = True
         if stop is not None and status in ("failed", "skipped"):
             status, reason = "pending", stop.sentence

@@ -1,7 +1,8 @@
-"""A person's moves in a search: requests left in the project folder, which the running engine (or the next one) takes up.
+"""A person's moves in a search: requests left in the project folder, which the running engine (or the next one) takes
+up.
 
-The app calls `add_kernel`, `attach_hint`, `prune` and `pin`; the engine reads `pending` and deletes what it has recorded.
-Nothing else is shared between the two, so both may be on different machines that see the folder.
+The app calls `add_kernel`, `attach_hint`, `prune` and `pin`; the engine reads `pending` and deletes what it has
+recorded. Nothing else is shared between the two, so both may be on different machines that see the folder.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ class Request(Struct, frozen=True):
 
 
 def add_kernel(paths: ProjectPaths, parent: str, text: str, idea: str = "") -> str:
-    """Put a person's kernel file into the tree below `parent` (`VARIANT/NUMBER`, or `VARIANT`); it is judged like any other.
+    """Put a person's kernel file into the tree below `parent` (`VARIANT/NUMBER`, or `VARIANT`); it is judged like any
+    other.
 
-    Costs no iteration. Returns the request's id. Raises ProjectError where the file is too large, MissingEnvironment where
-    nothing can be written.
+    Costs no iteration. Returns the request's id. Raises ProjectError where the file is too large, MissingEnvironment
+    where nothing can be written.
     """
     if len(text.encode()) > MAX_KERNEL_BYTES:
         raise ProjectError(f"the kernel file has more than {MAX_KERNEL_BYTES >> 20} MiB", cure="give one kernel file")
@@ -53,8 +55,8 @@ def add_kernel(paths: ProjectPaths, parent: str, text: str, idea: str = "") -> s
 
 
 def attach_hint(paths: ProjectPaths, node: str, text: str) -> str:
-    """Words for whoever writes the next kernels below `node`. The next move builds on that node; what comes of it gets the
-    words too. A second hint on a node replaces the first. Raises as `add_kernel`."""
+    """Words for whoever writes the next kernels below `node`. The next move builds on that node; what comes of it gets
+    the words too. A second hint on a node replaces the first. Raises as `add_kernel`."""
     if len(text) > MAX_HINT_CHARS:
         raise ProjectError(f"the hint has more than {MAX_HINT_CHARS} characters", cure="say it in fewer")
     return _leave(paths, "hint", node, text.strip())

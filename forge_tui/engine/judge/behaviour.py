@@ -44,8 +44,15 @@ class Behaviour(Struct, frozen=True):
     """None where nothing counts it."""
 
 
-def behaviour_of(launches: Sequence[Launch], kernels: Sequence[KernelInfo], facts: DeviceFacts, *, us: float | None = None,
-                 bytes_moved: int = 0, counts: Sequence[LaunchCounts] = ()) -> Behaviour | None:
+def behaviour_of(
+    launches: Sequence[Launch],
+    kernels: Sequence[KernelInfo],
+    facts: DeviceFacts,
+    *,
+    us: float | None = None,
+    bytes_moved: int = 0,
+    counts: Sequence[LaunchCounts] = (),
+) -> Behaviour | None:
     """What is known of one bound program. us: of one call. None when nothing is launched."""
     running = [launch for launch in launches if _threads(launch)]
     if not running:

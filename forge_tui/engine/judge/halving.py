@@ -1,8 +1,8 @@
 """Successive halving of `[tune]` settings: all are timed briefly, then the better half again and for longer, and so on.
 
-K. Jamieson and A. Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016. Each round
-halves the settings and doubles the effort, so that every round takes about as long and the last two are told apart by
-many times the samples of the first.
+K. Jamieson and A. Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016.
+Each round halves the settings and doubles the effort, so that every round takes about as long and the last two are told
+apart by many times the samples of the first.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Budget:
 def halve(settings: Sequence[Setting], again: Callable[[Setting, int], None], budget: Budget) -> int:
     """Times the better ones again by `again(setting, effort)`, effort 2, 4, ..., which changes `setting.us`.
 
-    Returns how many rounds were made. A setting that was timed with more effort is compared by its latest time; one that was
-    left behind keeps its own, and cannot come back: it lost by more than the others' change only by chance.
+    Returns how many rounds were made. A setting that was timed with more effort is compared by its latest time; one
+    that was left behind keeps its own, and cannot come back: it lost by more than the others' change only by chance.
     """
     left, effort, rounds = sorted(settings, key=_us), 1, 0
     while len(left) > LEFT and not budget.over:
@@ -59,7 +59,8 @@ def halve(settings: Sequence[Setting], again: Callable[[Setting, int], None], bu
 
 
 def ranking(settings: Sequence[Setting], efforts: dict[int, int]) -> list[Setting]:
-    """Those timed with most effort first, the fastest of each first. efforts: by `id` of the setting; 1 where missing."""
+    """Those timed with most effort first, the fastest of each first. efforts: by `id` of the setting; 1 where
+    missing."""
     order = {id(setting): place for place, setting in enumerate(settings)}
     return sorted(settings, key=lambda setting: (-efforts.get(id(setting), 1), _us(setting), order[id(setting)]))
 

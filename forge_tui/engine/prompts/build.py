@@ -58,8 +58,8 @@ class Prompt(Struct, frozen=True):
 def build_prompt(ask: Ask, plan: str = "", budget_tokens: int = PROMPT_TOKENS) -> Prompt:
     """The prompt for one ask. Holds no tensor values beyond the card's statistics and the worst element found.
 
-    plan: an analyst's, in place of the strategy's general one. budget_tokens: card, device and task are always there; then the
-    parent, then the history, the most useful first, as far as they fit.
+    plan: an analyst's, in place of the strategy's general one. budget_tokens: card, device and task are always there;
+    then the parent, then the history, the most useful first, as far as they fit.
     """
     return _fitted(ask, _template("system.md"), _task(ask, plan), budget_tokens)
 
@@ -68,7 +68,12 @@ def build_analysis(ask: Ask, budget_tokens: int = PROMPT_TOKENS) -> Prompt:
     """What an analyst is asked before a writer writes: the same facts, another task."""
     strategy = find_strategy(ask.strategy)
     plan = f" {strategy.plan}" if strategy else ""
-    prompt = _fitted(ask, _template("analyst.md"), f"Name the bottleneck and one plan. Strategy: {ask.strategy}.{plan}", budget_tokens)
+    prompt = _fitted(
+        ask,
+        _template("analyst.md"),
+        f"Name the bottleneck and one plan. Strategy: {ask.strategy}.{plan}",
+        budget_tokens,
+    )
     return Prompt(prompt.system, prompt.task, kernel=False)
 
 
@@ -83,14 +88,23 @@ def _filled(ask: Ask, what: str, parent: str, tried: str) -> str:
     variant = ask.variant
     modelled = " (modelled)" if ask.time_kind == "modelled" else ""
     return Template(_template("task.md")).substitute(
-        operator=variant.operator, calls=variant.calls, baseline=_baseline(ask), floor=f"{variant.floor_us:.4g} us{modelled}",
-        megabytes=f"{variant.bytes_moved / 1e6:.4g}", signature=_short(_signature(variant), MAX_CARD_CHARS),
-        statistics=_short(_statistics(variant), MAX_CARD_CHARS), device=_device(ask.device), task=what,
-        hint=f"\nA person adds: {ask.hint}\n" if ask.hint else "", parent=parent, tried=tried)
+        operator=variant.operator,
+        calls=variant.calls,
+        baseline=_baseline(ask),
+        floor=f"{variant.floor_us:.4g} us{modelled}",
+        megabytes=f"{variant.bytes_moved / 1e6:.4g}",
+        signature=_short(_signature(variant), MAX_CARD_CHARS),
+        statistics=_short(_statistics(variant), MAX_CARD_CHARS),
+        device=_device(ask.device),
+        task=what,
+        hint=f"\nA person adds: {ask.hint}\n" if ask.hint else "",
+        parent=parent,
+        tried=tried,
+    )
 
 
 def _short(text: str, most: int, mark: str = "\n... cut here ...") -> str:
-    return text if len(text) <= most else text[:max(0, most - len(mark))] + mark
+    return text if len(text) <= most else text[: max(0, most - len(mark))] + mark
 
 
 @cache
@@ -142,10 +156,12 @@ def _figures(item: Statistics) -> str:
 
 
 def _device(device: DeviceFacts) -> str:
-    return (f"{device.name}, compute capability {device.cc / 10:.1f}: {device.sm_count} SMs at {device.clock_mhz} MHz, "
-            f"{device.threads_per_sm} threads, {device.registers_per_sm} registers and {device.shared_per_sm // 1024} KiB "
-            f"shared memory each ({device.max_shared // 1024} KiB a block), L2 {device.l2_bytes >> 20} MiB, "
-            f"copy bandwidth {device.copy_bytes_per_s / 1e12:.3g} TB/s, an empty launch takes {device.launch_us:g} us.")
+    return (
+        f"{device.name}, compute capability {device.cc / 10:.1f}: {device.sm_count} SMs at {device.clock_mhz} MHz, "
+        f"{device.threads_per_sm} threads, {device.registers_per_sm} registers and {device.shared_per_sm // 1024} KiB "
+        f"shared memory each ({device.max_shared // 1024} KiB a block), L2 {device.l2_bytes >> 20} MiB, "
+        f"copy bandwidth {device.copy_bytes_per_s / 1e12:.3g} TB/s, an empty launch takes {device.launch_us:g} us."
+    )
 
 
 def _task(ask: Ask, analysis: str = "") -> str:
@@ -154,7 +170,10 @@ def _task(ask: Ask, analysis: str = "") -> str:
     strategy = find_strategy(ask.strategy)
     lines = [f"Write a new kernel{', starting from the one below' if ask.parent else ''}. Strategy: {ask.strategy}."]
     if strategy is not None:
-        lines += [f"An analyst says:\n{analysis.strip()}" if analysis.strip() else strategy.plan, f"Pitfalls: {strategy.pitfalls}"]
+        lines += [
+            f"An analyst says:\n{analysis.strip()}" if analysis.strip() else strategy.plan,
+            f"Pitfalls: {strategy.pitfalls}",
+        ]
     return "\n".join(lines)
 
 
@@ -172,11 +191,13 @@ def _verdict(verdict: Verdict) -> str:
     lines = [f"Verdict: {verdict.outcome}. {verdict.sentence}"]
     if verdict.timing:
         settings = ", ".join(f"{name}={value}" for name, value in verdict.settings.items())
-        lines.append(f"{verdict.timing.us:.4g} us ({verdict.timing.kind}) at its best setting {settings}".rstrip() + ".")
+        lines.append(
+            f"{verdict.timing.us:.4g} us ({verdict.timing.kind}) at its best setting {settings}".rstrip() + "."
+        )
     timed = sorted((point for point in verdict.points if point.us is not None), key=lambda point: point.us)
     if len(timed) > 1:
         lines.append("Settings: " + "; ".join(f"{_settings(point.settings)}: {point.us:.4g} us" for point in timed[:6]))
-    for kernel in (timed[0].kernels if timed else ()):
+    for kernel in timed[0].kernels if timed else ():
         if kernel.registers is not None:
             lines.append(f"`{kernel.name}`: {kernel.registers} registers, {kernel.spill_bytes or 0} bytes spilled.")
     if verdict.behaviour:
@@ -184,13 +205,17 @@ def _verdict(verdict: Verdict) -> str:
     if verdict.profile and verdict.profile.source == "ncu":
         lines += [_profile(kernel) for kernel in verdict.profile.kernels]
     for count in verdict.counts:
-        lines.append(f"`{count.kernel}`: {count.blocks} blocks of {count.threads}, {count.warp_instructions} warp "
-                     f"instructions, {count.global_sectors} sectors for {count.global_bytes} bytes asked, "
-                     f"{count.shared_waves} shared passes for {count.shared_requests} requests, {count.barriers} barriers.")
+        lines.append(
+            f"`{count.kernel}`: {count.blocks} blocks of {count.threads}, {count.warp_instructions} warp "
+            f"instructions, {count.global_sectors} sectors for {count.global_bytes} bytes asked, "
+            f"{count.shared_waves} shared passes for {count.shared_requests} requests, {count.barriers} barriers."
+        )
     if verdict.worst:
         worst = verdict.worst
-        lines.append(f"Worst element: {worst.output}{list(worst.index)} is {worst.got:.9g}, expected {worst.expected:.9g}, "
-                     f"allowed difference {worst.allowed:.3g}.")
+        lines.append(
+            f"Worst element: {worst.output}{list(worst.index)} is {worst.got:.9g}, expected {worst.expected:.9g}, "
+            f"allowed difference {worst.allowed:.3g}."
+        )
     if verdict.line is not None:
         lines.append(f"Line {verdict.line} of the file.")
     if verdict.build_log and not verdict.verified:
@@ -200,18 +225,33 @@ def _verdict(verdict: Verdict) -> str:
 
 def _behaviour(found: Behaviour) -> str:
     """Occupancy and how full each resource is, as far as it is known."""
-    full = ", ".join(f"{share:.0%} of {name}" for name, share in (
-        ("the memory bandwidth (for the bytes that must move)", found.dram), ("the instruction issue", found.sm),
-        ("the L2 bandwidth", found.l2)) if share is not None)
-    return (f"Blocks of {found.threads} threads and {found.shared_bytes} bytes of shared memory, occupancy {found.occupancy:.0%}"
-            + (f"; it uses {full}." if full else "."))
+    full = ", ".join(
+        f"{share:.0%} of {name}"
+        for name, share in (
+            ("the memory bandwidth (for the bytes that must move)", found.dram),
+            ("the instruction issue", found.sm),
+            ("the L2 bandwidth", found.l2),
+        )
+        if share is not None
+    )
+    return (
+        f"Blocks of {found.threads} threads and {found.shared_bytes} bytes of shared memory, occupancy {found.occupancy:.0%}"
+        + (f"; it uses {full}." if full else ".")
+    )
 
 
 def _profile(kernel: KernelProfile) -> str:
     """One launch as the profiler saw it: shares of the device's peak, and what its warps wait for."""
-    shares = ", ".join(f"{name} {percent:.0f} %" for name, percent in (
-        ("SM", kernel.sm_percent), ("DRAM", kernel.dram_percent), ("L2", kernel.l2_percent),
-        ("achieved occupancy", kernel.occupancy_percent)) if percent is not None)
+    shares = ", ".join(
+        f"{name} {percent:.0f} %"
+        for name, percent in (
+            ("SM", kernel.sm_percent),
+            ("DRAM", kernel.dram_percent),
+            ("L2", kernel.l2_percent),
+            ("achieved occupancy", kernel.occupancy_percent),
+        )
+        if percent is not None
+    )
     stalls = ", ".join(f"{reason} {warps:.1f}" for reason, warps in kernel.stalls[:3])
     return f"Profiled `{kernel.kernel}`: {shares}." + (f" Warps waiting an issue: {stalls}." if stalls else "")
 

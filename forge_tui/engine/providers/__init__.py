@@ -18,8 +18,19 @@ from forge_tui.engine.providers.base import (
 from forge_tui.errors import ProjectError
 from forge_tui.store.paths import ProjectPaths
 
-__all__ = ["NAMES", "Ask", "Cancelled", "Exhausted", "ParentKernel", "Provider", "Reply", "ReplyPending", "Tried",
-           "check_provider", "open_provider"]
+__all__ = [
+    "NAMES",
+    "Ask",
+    "Cancelled",
+    "Exhausted",
+    "ParentKernel",
+    "Provider",
+    "Reply",
+    "ReplyPending",
+    "Tried",
+    "check_provider",
+    "open_provider",
+]
 
 NAMES = ("anthropic", "builtin", "command", "exchange", "openai", "replay")
 
@@ -31,8 +42,12 @@ def check_provider(name: str) -> None:
     """
     kind = name.partition(":")[0]
     if kind not in NAMES:
-        raise ProjectError(f"there is no provider `{kind}`", where="--provider", cure="use one of: anthropic, openai, openai:URL, "
-                           "builtin, exchange, 'command:PROGRAM ARGUMENTS', replay:PROJECT")
+        raise ProjectError(
+            f"there is no provider `{kind}`",
+            where="--provider",
+            cure="use one of: anthropic, openai, openai:URL, "
+            "builtin, exchange, 'command:PROGRAM ARGUMENTS', replay:PROJECT",
+        )
     if kind == "anthropic":
         from forge_tui.engine.providers.keys import read_key
 
@@ -43,15 +58,24 @@ def check_provider(name: str) -> None:
         check(name.partition(":")[2])
 
 
-def open_provider(name: str, *, paths: ProjectPaths, device: DeviceFacts, llm: str = "", wait: bool = False,
-                  thinking: str = "", roles: Literal["one", "two"] = "one", analyst_llm: str = "",
-                  prompt_tokens: int = 0) -> Provider:
-    """The provider called `name`: `anthropic`, `openai` or `openai:URL`, `builtin`, `exchange`, `command:PROGRAM ARGUMENTS`,
-    `replay:PROJECT`.
+def open_provider(
+    name: str,
+    *,
+    paths: ProjectPaths,
+    device: DeviceFacts,
+    llm: str = "",
+    wait: bool = False,
+    thinking: str = "",
+    roles: Literal["one", "two"] = "one",
+    analyst_llm: str = "",
+    prompt_tokens: int = 0,
+) -> Provider:
+    """The provider called `name`: `anthropic`, `openai` or `openai:URL`, `builtin`, `exchange`, `command:PROGRAM
+    ARGUMENTS`, `replay:PROJECT`.
 
-    llm: the model's name, where the provider serves several. thinking: of `anthropic`. roles: `two` asks an analyst (with
-    `analyst_llm`, else the same model) for a plan before every new kernel. prompt_tokens: most of one prompt; 0: the default.
-    Raises as `check_provider`.
+    llm: the model's name, where the provider serves several. thinking: of `anthropic`. roles: `two` asks an analyst
+    (with `analyst_llm`, else the same model) for a plan before every new kernel. prompt_tokens: most of one prompt; 0:
+    the default. Raises as `check_provider`.
     """
     from forge_tui.engine.providers.text import TextProvider  # which needs prompts, which need this package
 
@@ -60,7 +84,11 @@ def open_provider(name: str, *, paths: ProjectPaths, device: DeviceFacts, llm: s
     if isinstance(opened, TextProvider):
         opened.prompt_tokens = prompt_tokens or opened.prompt_tokens
         if roles == "two":
-            other = _open(name, paths, device, analyst_llm, wait, thinking) if analyst_llm and analyst_llm != llm else opened
+            other = (
+                _open(name, paths, device, analyst_llm, wait, thinking)
+                if analyst_llm and analyst_llm != llm
+                else opened
+            )
             assert isinstance(other, TextProvider)  # one name, one kind
             opened.analyst = other
     return opened

@@ -10,7 +10,14 @@ from forge_tui.engine.prompts import Prompt
 from forge_tui.engine.providers.base import Ask
 from forge_tui.engine.providers.keys import VARIABLES, read_key
 from forge_tui.engine.providers.prices import find_price
-from forge_tui.engine.providers.streaming import CUT_RETRIES, READ_TIMEOUT_S, CutStream, StreamingProvider, names_of, transport_errors
+from forge_tui.engine.providers.streaming import (
+    CUT_RETRIES,
+    READ_TIMEOUT_S,
+    CutStream,
+    StreamingProvider,
+    names_of,
+    transport_errors,
+)
 from forge_tui.engine.providers.text import Completion
 from forge_tui.errors import ProjectError, ProviderError
 
@@ -32,9 +39,16 @@ TOOL = {
     "name": "submit_kernel",
     "description": "Gives the reply: the idea and the one complete kernel file.",
     "input_schema": {
-        "type": "object", "required": ["idea", "kernel"],
-        "properties": {"idea": {"type": "string", "description": "Two or three sentences: what bounds the kernel now, and what you change."},
-                       "kernel": {"type": "string", "description": "The complete kernel file, from `/*forge` to its end."}}},
+        "type": "object",
+        "required": ["idea", "kernel"],
+        "properties": {
+            "idea": {
+                "type": "string",
+                "description": "Two or three sentences: what bounds the kernel now, and what you change.",
+            },
+            "kernel": {"type": "string", "description": "The complete kernel file, from `/*forge` to its end."},
+        },
+    },
 }
 BY_TOOL = "Give the reply by calling `submit_kernel` once, instead of a fenced block."
 
@@ -43,14 +57,15 @@ LEAST_THINKING = 1024
 
 
 class AnthropicProvider(StreamingProvider):
-    """One request for each ask. The SDK's asynchronous client, since only that can be cancelled in the middle of a read."""
+    """One request for each ask. The SDK's asynchronous client, since only that can be cancelled in the middle of a
+    read."""
 
     name = "anthropic"
     key_variable = VARIABLES["anthropic"]
 
     def __init__(self, llm: str = "", deadline_s: float = 600.0, thinking: str = "") -> None:
-        """thinking: empty (as the model does by itself), `adaptive`, or a number of tokens. Raises MissingEnvironment without a
-        key, ProjectError for another thinking."""
+        """thinking: empty (as the model does by itself), `adaptive`, or a number of tokens. Raises MissingEnvironment
+        without a key, ProjectError for another thinking."""
         self.thinking = _thinking(thinking)
         self.llms = names_of(llm) or (DEFAULT_LLM,)
         self.llm = self.llms[0]
@@ -66,8 +81,14 @@ class AnthropicProvider(StreamingProvider):
         cost, price = None, self._prices[llm]
         if price is not None:
             cost = price.cost(usage.input_tokens, usage.output_tokens, written, read)
-        return Completion(text=_text(message), tokens_in=usage.input_tokens + written + read, tokens_out=usage.output_tokens,
-                          cost_usd=cost, model=message.model, problem=_problem(message.stop_reason))
+        return Completion(
+            text=_text(message),
+            tokens_in=usage.input_tokens + written + read,
+            tokens_out=usage.output_tokens,
+            cost_usd=cost,
+            model=message.model,
+            problem=_problem(message.stop_reason),
+        )
 
     async def _request(self, prompt: Prompt, llm: str) -> Message:
         import anthropic
@@ -90,8 +111,11 @@ class AnthropicProvider(StreamingProvider):
 
     async def _stream(self, client: AsyncAnthropic, prompt: Prompt, llm: str) -> Message:
         async with client.messages.stream(
-            model=llm, max_tokens=MAX_TOKENS, messages=[{"role": "user", "content": prompt.task}],
-            **_rules(prompt), **self.thinking,
+            model=llm,
+            max_tokens=MAX_TOKENS,
+            messages=[{"role": "user", "content": prompt.task}],
+            **_rules(prompt),
+            **self.thinking,
         ) as stream:
             message = await stream.get_final_message()
         if message.stop_reason is None:
@@ -99,7 +123,9 @@ class AnthropicProvider(StreamingProvider):
         return message
 
     def _failed(self, error: Exception) -> ProviderError:
-        return self.failed(str(getattr(error, "message", "") or error), getattr(error, "status_code", None), type(error).__name__)
+        return self.failed(
+            str(getattr(error, "message", "") or error), getattr(error, "status_code", None), type(error).__name__
+        )
 
 
 def _rules(prompt: Prompt) -> dict[str, Any]:
@@ -107,7 +133,10 @@ def _rules(prompt: Prompt) -> dict[str, Any]:
     cached = {"cache_control": {"type": "ephemeral"}}
     if not prompt.kernel:
         return {"system": [{"type": "text", "text": prompt.system, **cached}]}
-    return {"tools": [TOOL], "system": [{"type": "text", "text": prompt.system}, {"type": "text", "text": BY_TOOL, **cached}]}
+    return {
+        "tools": [TOOL],
+        "system": [{"type": "text", "text": prompt.system}, {"type": "text", "text": BY_TOOL, **cached}],
+    }
 
 
 def _thinking(option: str) -> dict[str, Any]:
@@ -117,12 +146,16 @@ def _thinking(option: str) -> dict[str, Any]:
         return {"thinking": {"type": "adaptive"}}
     if option.isdigit() and LEAST_THINKING <= int(option) < MAX_TOKENS:
         return {"thinking": {"type": "enabled", "budget_tokens": int(option)}}
-    raise ProjectError(f"`{option}` is no way to think", where="project.toml, provider.thinking",
-                       cure=f"write `adaptive`, or a number of tokens from {LEAST_THINKING} to {MAX_TOKENS - 1}")
+    raise ProjectError(
+        f"`{option}` is no way to think",
+        where="project.toml, provider.thinking",
+        cure=f"write `adaptive`, or a number of tokens from {LEAST_THINKING} to {MAX_TOKENS - 1}",
+    )
 
 
 def _text(message: Message) -> str:
-    """The reply in words: what was said, and the tool's input as a fenced block (left open where the message was cut)."""
+    """The reply in words: what was said, and the tool's input as a fenced block (left open where the message was
+    cut)."""
     parts = [block.text for block in message.content if block.type == "text"]
     for block in message.content:
         given = block.input if block.type == "tool_use" and isinstance(block.input, dict) else {}

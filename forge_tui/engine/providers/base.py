@@ -95,8 +95,8 @@ class Provider(ABC):
     """Who writes kernels.
 
     Ownership: `Ask` and `Reply` are frozen and hold no open resources. Threads: `propose` is called from several
-    threads at once; the other methods from the run's thread only. Asking the same `Ask` twice (a run that was killed) must
-    be harmless. Keys never appear in a Reply, in an exception's text or in a log.
+    threads at once; the other methods from the run's thread only. Asking the same `Ask` twice (a run that was killed)
+    must be harmless. Keys never appear in a Reply, in an exception's text or in a log.
     """
 
     name: ClassVar[str]

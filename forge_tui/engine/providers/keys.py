@@ -13,7 +13,8 @@ VARIABLES = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
 
 
 def read_key(service: str) -> str:
-    """The key. Raises MissingEnvironment when there is none, or when others may read its file. Never logged or stored."""
+    """The key. Raises MissingEnvironment when there is none, or when others may read its file. Never logged or
+    stored."""
     key = find_key(service)
     if not key:
         variable, path = VARIABLES[service], _path(service)

@@ -1,4 +1,5 @@
-"""`openai`: any service that speaks OpenAI's chat completions, by its base URL: OpenAI itself, vLLM, llama.cpp, Ollama, gateways."""
+"""`openai`: any service that speaks OpenAI's chat completions, by its base URL: OpenAI itself, vLLM, llama.cpp, Ollama,
+gateways."""
 
 from __future__ import annotations
 
@@ -18,7 +19,15 @@ from forge_tui.engine.prompts import Prompt
 from forge_tui.engine.providers.base import Ask
 from forge_tui.engine.providers.keys import VARIABLES, find_key, read_key
 from forge_tui.engine.providers.prices import find_price
-from forge_tui.engine.providers.streaming import CUT_RETRIES, READ_TIMEOUT_S, CutStream, StreamingProvider, http_client, names_of, transport_errors
+from forge_tui.engine.providers.streaming import (
+    CUT_RETRIES,
+    READ_TIMEOUT_S,
+    CutStream,
+    StreamingProvider,
+    http_client,
+    names_of,
+    transport_errors,
+)
 from forge_tui.engine.providers.text import Completion
 from forge_tui.errors import ProjectError, ProviderError
 
@@ -62,8 +71,11 @@ def base_url(argument: str) -> str:
     url = (argument or os.environ.get("OPENAI_BASE_URL", "") or PUBLIC).rstrip("/")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.username:
-        raise ProjectError("this is no base URL of a service", where="--provider",
-                           cure="write openai:http://HOST:PORT/v1, and the key in OPENAI_API_KEY")
+        raise ProjectError(
+            "this is no base URL of a service",
+            where="--provider",
+            cure="write openai:http://HOST:PORT/v1, and the key in OPENAI_API_KEY",
+        )
     return url
 
 
@@ -98,8 +110,14 @@ class OpenAiProvider(StreamingProvider):
         cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
         price = find_price(answer.model) or find_price(llm)
         cost = price.cost(tokens_in - cached, tokens_out, 0, cached) if price and answer.usage else None
-        return Completion(text=answer.text, tokens_in=tokens_in, tokens_out=tokens_out, cost_usd=cost,
-                          model=answer.model or llm, problem=_problem(answer))
+        return Completion(
+            text=answer.text,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            cost_usd=cost,
+            model=answer.model or llm,
+            problem=_problem(answer),
+        )
 
     async def _request(self, prompt: Prompt, llm: str) -> _Answer:
         """With retries. Raises ProviderError."""
@@ -114,7 +132,7 @@ class OpenAiProvider(StreamingProvider):
                     if refused.status == 400 and self._options and "stream_options" in refused.words:
                         self._options = False
                         continue
-                    delay = refused.delay_s if refused.delay_s is not None else min(8.0, FIRST_DELAY_S * 2 ** refusals)
+                    delay = refused.delay_s if refused.delay_s is not None else min(8.0, FIRST_DELAY_S * 2**refusals)
                     refusals += 1
                     if not refused.passes or refusals > RETRIES or delay > LONGEST_DELAY_S:
                         raise self.failed(refused.words, refused.status) from None
@@ -137,13 +155,18 @@ class OpenAiProvider(StreamingProvider):
         names = [item["id"] for item in response.json().get("data", []) if isinstance(item, dict) and "id" in item]
         if len(names) != 1:
             shown = ", ".join(names[:8]) or "none"
-            raise ProviderError(f"the service offers {len(names)} models ({shown})", where=self.base, cure="choose one with --llm")
+            raise ProviderError(
+                f"the service offers {len(names)} models ({shown})", where=self.base, cure="choose one with --llm"
+            )
         self.llm = names[0]
         return names[0]
 
     async def _stream(self, client: Any, prompt: Prompt, model: str) -> _Answer:
-        body: dict[str, Any] = {"model": model, "stream": True, "messages": [
-            {"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.task}]}
+        body: dict[str, Any] = {
+            "model": model,
+            "stream": True,
+            "messages": [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.task}],
+        }
         if self._options:
             body["stream_options"] = {"include_usage": True}
         async with client.stream("POST", f"{self.base}/chat/completions", json=body) as response:
@@ -201,7 +224,9 @@ def _problem(answer: _Answer) -> str:
     if answer.finish == "length":
         return "the reply was cut at the service's token limit"
     if answer.finish == "content_filter" or answer.refusal:
-        return f"the model refused to answer: {answer.refusal[:200]}" if answer.refusal else "the model refused to answer"
+        return (
+            f"the model refused to answer: {answer.refusal[:200]}" if answer.refusal else "the model refused to answer"
+        )
     return ""
 
 
@@ -216,7 +241,8 @@ def _words(body: bytes) -> str:
 
 
 def _delay(headers: Mapping[str, str]) -> float | None:
-    """Seconds the server asks to wait: `retry-after-ms`, or `retry-after` in seconds or as a date (RFC 9110, 10.2.3)."""
+    """Seconds the server asks to wait: `retry-after-ms`, or `retry-after` in seconds or as a date (RFC 9110,
+    10.2.3)."""
     try:
         if "retry-after-ms" in headers:
             return max(0.0, float(headers["retry-after-ms"]) / 1000)

@@ -1,4 +1,5 @@
-"""What providers that stream over HTTP share: a request that can be cancelled in the middle, and which failures are worth another try."""
+"""What providers that stream over HTTP share: a request that can be cancelled in the middle, and which failures are
+worth another try."""
 
 from __future__ import annotations
 
@@ -57,8 +58,11 @@ class StreamingProvider(TextProvider):
                 await asyncio.wait({task})
                 if cancel.is_set():
                     raise Cancelled
-                raise ProviderError(f"no complete reply within {self.deadline_s:g} s", where=self.llm,
-                                    cure="run again, or use a faster model with --llm")
+                raise ProviderError(
+                    f"no complete reply within {self.deadline_s:g} s",
+                    where=self.llm,
+                    cure="run again, or use a faster model with --llm",
+                )
         return task.result()
 
     def failed(self, words: str, status: int | None = None, kind: str = "") -> ProviderError:
@@ -66,10 +70,17 @@ class StreamingProvider(TextProvider):
         if self.secret:
             words = words.replace(self.secret, "***")
         words = " ".join(words.split())[:WORDS]
-        cures = {401: f"check the key ({self.key_variable})", 403: "this key may not use the model: choose another with --llm",
-                 404: "there is no such model: choose another with --llm", 400: "see the message"}
-        return ProviderError(f"the service failed ({f'status {status}' if status else kind}): {words}", where=self.llm or self.name,
-                             cure=cures.get(status or 0, "run again later: nothing that was answered is asked again"))
+        cures = {
+            401: f"check the key ({self.key_variable})",
+            403: "this key may not use the model: choose another with --llm",
+            404: "there is no such model: choose another with --llm",
+            400: "see the message",
+        }
+        return ProviderError(
+            f"the service failed ({f'status {status}' if status else kind}): {words}",
+            where=self.llm or self.name,
+            cure=cures.get(status or 0, "run again later: nothing that was answered is asked again"),
+        )
 
     key_variable: str = ""
     """Name of the environment variable that holds the key."""

@@ -31,8 +31,8 @@ class TextProvider(Provider):
     """Subclasses say how a prompt becomes a reply.
 
     With an `analyst`, every new kernel takes two questions: the analyst names a bottleneck and a plan, the writer (this
-    provider) turns it into a kernel. Repairs need no analyst: the verdict says what is wrong. The analyst's ask has the id of
-    the writer's with `-plan` behind it.
+    provider) turns it into a kernel. Repairs need no analyst: the verdict says what is wrong. The analyst's ask has the
+    id of the writer's with `-plan` behind it.
     """
 
     analyst: TextProvider | None = None
@@ -55,8 +55,14 @@ class TextProvider(Provider):
         problem = "; ".join(filter(None, (completion.problem, parsed.problem)))
         parts = [part for part in (plan, completion) if part is not None]
         costs = [part.cost_usd for part in parts]
-        return Reply(source=parsed.source, idea=parsed.idea, problem=problem,
-                     prompt=BETWEEN.join(part.text for part in (asked, prompt) if part is not None),
-                     text=BETWEEN.join(part.text for part in parts), tokens_in=sum(part.tokens_in for part in parts),
-                     tokens_out=sum(part.tokens_out for part in parts),
-                     cost_usd=None if None in costs else sum(costs), model=completion.model)
+        return Reply(
+            source=parsed.source,
+            idea=parsed.idea,
+            problem=problem,
+            prompt=BETWEEN.join(part.text for part in (asked, prompt) if part is not None),
+            text=BETWEEN.join(part.text for part in parts),
+            tokens_in=sum(part.tokens_in for part in parts),
+            tokens_out=sum(part.tokens_out for part in parts),
+            cost_usd=None if None in costs else sum(costs),
+            model=completion.model,
+        )

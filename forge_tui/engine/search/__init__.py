@@ -11,7 +11,9 @@ from forge_tui.errors import ProjectError
 
 __all__ = ["POLICIES", "Move", "Node", "Policy", "Tree", "open_policy"]
 
-POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Uct, Band, Greedy, Beam, Linear, RoundRobin, Evolve)}
+POLICIES: dict[str, type[Policy]] = {
+    policy.name: policy for policy in (Uct, Band, Greedy, Beam, Linear, RoundRobin, Evolve)
+}
 
 
 def open_policy(name: str, seed: int) -> Policy:

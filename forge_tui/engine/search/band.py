@@ -1,8 +1,9 @@
 """`band`: the published hardware-masked bandit over clusters of kernels and strategies, with its constants.
 
-D. Ran et al., "KernelBand: Steering LLM-based Kernel Optimization via Hardware-Aware Multi-Armed Bandits", arXiv:2511.18868.
-Two departures: among a cluster's kernels one is drawn in proportion to its speed, since a choice by milliseconds would depend
-on the unit; and `split`, which is no strategy there, is an arm like the others, so that policies differ in nothing but choices.
+D. Ran et al., "KernelBand: Steering LLM-based Kernel Optimization via Hardware-Aware Multi-Armed Bandits",
+arXiv:2511.18868. Two departures: among a cluster's kernels one is drawn in proportion to its speed, since a choice by
+milliseconds would depend on the unit; and `split`, which is no strategy there, is an arm like the others, so that
+policies differ in nothing but choices.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ PRIOR = 0.5
 LLOYD_STEPS = 20
 
 TARGETS: dict[str, Literal["sm", "dram", "l2"]] = {
-    "tiling": "l2", "vectorization": "dram", "fusion": "dram", "pipelining": "sm", "reordering": "sm", "access": "l2",
+    "tiling": "l2",
+    "vectorization": "dram",
+    "fusion": "dram",
+    "pipelining": "sm",
+    "reordering": "sm",
+    "access": "l2",
     "split": "sm",
 }
 """The resource each strategy works on."""
@@ -47,7 +53,9 @@ class Band(Policy):
         if not kernels or not any(node.value is not None for node in allowed):
             return Move(fastest(allowed).id or None, rng.choice(NAMES))
         clusters, representatives = self._clusters(tree, kernels)
-        cluster, strategy = _best_arm(tree, clusters, representatives, {clusters[node.id] for node in allowed if node.id in clusters}, rng)
+        cluster, strategy = _best_arm(
+            tree, clusters, representatives, {clusters[node.id] for node in allowed if node.id in clusters}, rng
+        )
         members = [node for node in allowed if clusters.get(node.id) == cluster]
         top = fastest(members).value
         node = rng.choices(members, [math.exp(member.value - top) for member in members])[0]
@@ -56,18 +64,25 @@ class Band(Policy):
     def _clusters(self, tree: Tree, kernels: list[Node]) -> tuple[dict[str, int], dict[int, Node]]:
         """Cluster by kernel, and each cluster's representative: the kernel nearest to its centre."""
         epoch = len(tree.nodes) // RECLUSTER * RECLUSTER
-        points = dict(zip((node.id for node in kernels), _standardized([features(node) for node in kernels]), strict=True))
+        points = dict(
+            zip((node.id for node in kernels), _standardized([features(node) for node in kernels]), strict=True)
+        )
         known = [node for node in kernels if node.number <= epoch] or kernels[:1]
         centres = _k_means([points[node.id] for node in known], CLUSTERS, Random(f"{self.seed}/{tree.variant}/{epoch}"))
         clusters = {name: _nearest(point, centres) for name, point in points.items()}
         representatives = {
-            index: min((node for node in kernels if clusters[node.id] == index), key=lambda node: _distance(points[node.id], centres[index]))
-            for index in set(clusters.values())}
+            index: min(
+                (node for node in kernels if clusters[node.id] == index),
+                key=lambda node: _distance(points[node.id], centres[index]),
+            )
+            for index in set(clusters.values())
+        }
         return clusters, representatives
 
 
-def _best_arm(tree: Tree, clusters: dict[str, int], representatives: dict[int, Node], open_clusters: set[int],
-              rng: Random) -> tuple[int, str]:
+def _best_arm(
+    tree: Tree, clusters: dict[str, int], representatives: dict[int, Node], open_clusters: set[int], rng: Random
+) -> tuple[int, str]:
     rewards: dict[tuple[int, str], list[float]] = {(index, name): [] for index in representatives for name in NAMES}
     for node in tree.nodes.values():
         arm = (clusters.get(node.parent.id, -1), node.strategy)
@@ -78,7 +93,9 @@ def _best_arm(tree: Tree, clusters: dict[str, int], representatives: dict[int, N
 
     def bound(arm: tuple[int, str]) -> tuple[float, float]:
         seen = rewards[arm]
-        return (PRIOR + sum(seen)) / (1 + len(seen)) + UCB * math.sqrt(math.log(1 + tried) / (1 + len(seen))), rng.random()
+        return (PRIOR + sum(seen)) / (1 + len(seen)) + UCB * math.sqrt(
+            math.log(1 + tried) / (1 + len(seen))
+        ), rng.random()
 
     return max(arms or [arm for arm in rewards if arm[0] in open_clusters], key=bound)
 
@@ -102,8 +119,13 @@ def features(node: Node) -> Point:
     behaviour = node.verdict.behaviour
     if behaviour is None:
         return (-node.value, 0.0, 0.0, 0.0, 0.0)
-    return (-node.value, float(behaviour.registers or 0), behaviour.shared_bytes / 1024, math.log2(max(1, behaviour.threads)),
-            behaviour.occupancy)
+    return (
+        -node.value,
+        float(behaviour.registers or 0),
+        behaviour.shared_bytes / 1024,
+        math.log2(max(1, behaviour.threads)),
+        behaviour.occupancy,
+    )
 
 
 def _standardized(points: list[Point]) -> list[Point]:
@@ -128,8 +150,10 @@ def _k_means(points: list[Point], count: int, rng: Random) -> list[Point]:
         groups: list[list[Point]] = [[] for _ in centres]
         for point in points:
             groups[_nearest(point, centres)].append(point)
-        moved = [tuple(sum(column) / len(group) for column in zip(*group, strict=True)) if group else centre
-                 for group, centre in zip(groups, centres, strict=True)]
+        moved = [
+            tuple(sum(column) / len(group) for column in zip(*group, strict=True)) if group else centre
+            for group, centre in zip(groups, centres, strict=True)
+        ]
         if moved == centres:
             break
         centres = moved

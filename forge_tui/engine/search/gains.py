@@ -1,4 +1,5 @@
-"""What a tree has shown of its strategies: how much each gains, how often it fails, and what another try of it promises."""
+"""What a tree has shown of its strategies: how much each gains, how often it fails, and what another try of it
+promises."""
 
 from __future__ import annotations
 
@@ -8,14 +9,15 @@ from forge_tui.engine.search.strategies import NAMES
 from forge_tui.engine.search.tree import Node, Tree
 
 SPREAD = 0.3
-"""Deviation of a gain (log ratio of times) expected before anything is known: steps of a third are usual, of two rare."""
+"""Deviation of a gain (log ratio of times) expected before anything is known: steps of a third are usual, of two
+rare."""
 
 SPREAD_WEIGHT = 1.0
 """How many observations that expectation is worth."""
 
 ROOT_DEFICIT = 0.3
-"""A kernel written from nothing is expected to be this much (log ratio) slower than the best known, with the weight of one
-observation, until the root's own children say otherwise."""
+"""A kernel written from nothing is expected to be this much (log ratio) slower than the best known, with the weight of
+one observation, until the root's own children say otherwise."""
 
 FAIL_WEIGHT = 2.0
 """A strategy's rate of failure leans on the rate of all with the weight of so many tries."""
@@ -28,7 +30,8 @@ class Gains:
     """The posterior of one tree, in log ratios of times: differences of values only, so no unit enters.
 
     A strategy's gain is normal, with mean and deviation leaning on those of all strategies in the tree, and these on
-    `SPREAD`. What a try promises is the expected improvement on the best kernel (Mockus 1975; Jones, Schonlau and Welch 1998).
+    `SPREAD`. What a try promises is the expected improvement on the best kernel (Mockus 1975; Jones, Schonlau and Welch
+    1998).
     """
 
     def __init__(self, tree: Tree) -> None:
@@ -44,7 +47,9 @@ class Gains:
         self.fails = (0.5 + sum(self.bad.values())) / (2.0 + sum(self.tries.values()))
         every = [gain for gains in self.gains.values() for gain in gains]
         self.mean = sum(every) / (2.0 + len(every))
-        self.variance = (SPREAD_WEIGHT * SPREAD ** 2 + sum((gain - self.mean) ** 2 for gain in every)) / (SPREAD_WEIGHT + len(every))
+        self.variance = (SPREAD_WEIGHT * SPREAD**2 + sum((gain - self.mean) ** 2 for gain in every)) / (
+            SPREAD_WEIGHT + len(every)
+        )
 
     def _learn(self, node: Node) -> None:
         if node.origin == "repair":
@@ -75,12 +80,14 @@ class Gains:
         mean, deviation = self._from_nothing() if start.value is None else self._gain(strategy)
         above = mean + (0.0 if start.value is None else start.value) - self.best
         z = above / deviation
-        return above * 0.5 * (1.0 + math.erf(z / math.sqrt(2.0))) + deviation * math.exp(-z * z / 2.0) / math.sqrt(2.0 * math.pi)
+        return above * 0.5 * (1.0 + math.erf(z / math.sqrt(2.0))) + deviation * math.exp(-z * z / 2.0) / math.sqrt(
+            2.0 * math.pi
+        )
 
     def _from_nothing(self) -> tuple[float, float]:
         """Mean and deviation of the value of a kernel written from nothing."""
         mean = (self.best - ROOT_DEFICIT + sum(self.roots)) / (1 + len(self.roots))
-        variance = (2.0 * SPREAD ** 2 + sum((value - mean) ** 2 for value in self.roots)) / (2.0 + len(self.roots))
+        variance = (2.0 * SPREAD**2 + sum((value - mean) ** 2 for value in self.roots)) / (2.0 + len(self.roots))
         return mean, math.sqrt(variance)
 
     def _gain(self, strategy: str) -> tuple[float, float]:

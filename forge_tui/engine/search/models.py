@@ -8,16 +8,17 @@ from collections.abc import Iterable, Sequence
 from forge_tui.engine.search.tree import Node, Tree
 
 PRIOR = 0.1
-"""Gain (log ratio of times) expected of a reply before there was any, worth one reply: a tenth is what a step usually brings."""
+"""Gain (log ratio of times) expected of a reply before there was any, worth one reply: a tenth is what a step usually
+brings."""
 
 EXPLORE = 0.1
 """Weight of the confidence term, of the size of a usual gain."""
 
 
 def choose_llm(llms: Sequence[str], trees: Iterable[Tree]) -> str:
-    """The next one to ask. Each is asked once first, in the order given; then the upper confidence bound of its gain over what
-    its replies cost decides. Where a cost is unknown, or nothing costs anything, gain alone does. Replies in flight count as
-    such that gained nothing. A function of the trees alone."""
+    """The next one to ask. Each is asked once first, in the order given; then the upper confidence bound of its gain
+    over what its replies cost decides. Where a cost is unknown, or nothing costs anything, gain alone does. Replies in
+    flight count as such that gained nothing. A function of the trees alone."""
     nodes = [node for tree in trees for node in tree.nodes.values() if node.llm in llms]
     by_llm = {llm: [node for node in nodes if node.llm == llm] for llm in llms}
     costs = {llm: _mean_cost(found) for llm, found in by_llm.items()}

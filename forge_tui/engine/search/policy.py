@@ -72,8 +72,9 @@ class Policy(ABC):
 
 
 def bases(tree: Tree) -> list[Node]:
-    """What a new kernel may be built on: the root and every working kernel, without those a person has pruned; only pinned
-    ones and what came of them, where there are such. Empty when all that is pinned has failed and may be mended."""
+    """What a new kernel may be built on: the root and every working kernel, without those a person has pruned; only
+    pinned ones and what came of them, where there are such. Empty when all that is pinned has failed and may be
+    mended."""
     reach = open_to(tree)
     return [node for node in (tree.root, *tree.nodes.values()) if (node is tree.root or node.verified) and reach(node)]
 
@@ -88,7 +89,9 @@ def open_to(tree: Tree) -> Callable[[Node], bool]:
     """Whether prunes and pins leave a node open. A pin on what can neither be built on nor mended holds nothing."""
     if not tree.steered:
         return lambda node: True
-    pins = any(_within_pin(node) and not _shut(node) and (node.verified or repairable(node)) for node in tree.nodes.values())
+    pins = any(
+        _within_pin(node) and not _shut(node) and (node.verified or repairable(node)) for node in tree.nodes.values()
+    )
     return lambda node: not _shut(node) and (not pins or _within_pin(node))
 
 

@@ -39,8 +39,8 @@ class RoundRobin(Policy):
 
 
 class Linear(Policy):
-    """One chain: builds on the latest working kernel, be it better or worse; mends the latest failure first. The strategies
-    in turn."""
+    """One chain: builds on the latest working kernel, be it better or worse; mends the latest failure first. The
+    strategies in turn."""
 
     name = "linear"
 
@@ -66,7 +66,7 @@ class Beam(Policy):
         asked = [node for node in tree.nodes.values() if node.origin != "human"]
         size = BEAM_WIDTH * BEAM_BRANCH
         generation, place = divmod(len(asked) - BEAM_WIDTH, size)
-        older = {node.id for node in asked[:max(0, BEAM_WIDTH + generation * size)]}
+        older = {node.id for node in asked[: max(0, BEAM_WIDTH + generation * size)]}
         open_to = bases(tree)
         beam = [node for node in open_to if node.value is not None and (node.id in older or node.origin == "human")]
         beam = sorted(beam, key=lambda node: -node.value)[:BEAM_WIDTH] or [fastest(open_to)]
@@ -84,9 +84,9 @@ MIGRATION = 9
 
 
 class Evolve(Policy):
-    """Islands that take turns. On each, the better of two kernels drawn from its best is changed by a random strategy; after
-    every few tries the best kernel of one island may be a parent on the next. Crossing is left to the writer, who is told of
-    the siblings' ideas."""
+    """Islands that take turns. On each, the better of two kernels drawn from its best is changed by a random strategy;
+    after every few tries the best kernel of one island may be a parent on the next. Crossing is left to the writer, who
+    is told of the siblings' ideas."""
 
     name = "evolve"
 
@@ -96,8 +96,11 @@ class Evolve(Policy):
         island = count % ISLANDS
         settled_before = count - count % MIGRATION
         members = [node for node in timed if (node.number - 1) % ISLANDS == island]
-        neighbours = [node for node in timed if (node.number - 1) % ISLANDS == (island - 1) % ISLANDS
-                      and node.number <= settled_before]
+        neighbours = [
+            node
+            for node in timed
+            if (node.number - 1) % ISLANDS == (island - 1) % ISLANDS and node.number <= settled_before
+        ]
         if neighbours:
             members.append(fastest(neighbours))
         members.sort(key=lambda node: -node.value)

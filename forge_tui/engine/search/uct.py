@@ -1,8 +1,9 @@
-"""`uct`, the default policy: a tree search whose arms are (kernel, strategy), valued by what another try of them promises.
+"""`uct`, the default policy: a tree search whose arms are (kernel, strategy), valued by what another try of them
+promises.
 
 Each node backs up the best promise of its subtree, and the descent follows the best: that is the arm of largest promise
-anywhere, so it is looked up directly. Constants were chosen on the landscapes of `benchmarks/landscapes` and the synthetic
-ones of `tests/landscape.py`; see docs/search.md.
+anywhere, so it is looked up directly. Constants were chosen on the landscapes of `benchmarks/landscapes` and the
+synthetic ones of `tests/landscape.py`; see docs/search.md.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ REPAIR_SHARE = 0.5
 
 
 class Uct(Policy):
-    """New children of every kernel, and repairs of every mendable failure, compete in one currency: expected improvement."""
+    """New children of every kernel, and repairs of every mendable failure, compete in one currency: expected
+    improvement."""
 
     name = "uct"
 
@@ -36,8 +38,11 @@ class Uct(Policy):
         if tree.best is None:
             return _first(tree, broken, rng)
         gains = Gains(tree)
-        arms = [(_promise(gains, node, strategy), rng.random(), Move(node.id or None, strategy))
-                for strategy in NAMES for node in bases(tree)]
+        arms = [
+            (_promise(gains, node, strategy), rng.random(), Move(node.id or None, strategy))
+            for strategy in NAMES
+            for node in bases(tree)
+        ]
         arms += [(_mending(gains, node), rng.random(), Move(node.id, node.strategy, "repair")) for node in broken]
         return max(arms, key=lambda arm: arm[:2])[2]
 
@@ -51,7 +56,9 @@ def _first(tree: Tree, broken: list[Node], rng: Random) -> Move:
 
 
 def _promise(gains: Gains, node: Node, strategy: str) -> float:
-    used = sum(1.0 + DOUBLE_WEIGHT * (child.outcome == "duplicate") for child in node.children if child.strategy == strategy)
+    used = sum(
+        1.0 + DOUBLE_WEIGHT * (child.outcome == "duplicate") for child in node.children if child.strategy == strategy
+    )
     above = sum(ancestor.strategy == strategy for ancestor in node.lineage())
     return gains.succeeds(strategy) * gains.improvement(node, strategy) / (1.0 + USED * used + USED_ABOVE * above)
 
