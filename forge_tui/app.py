@@ -181,14 +181,18 @@ class ForgeApp(App[int]):
         self.notify(f"[keys] gives one key to two actions: {names} lost theirs", severity="warning", title="Settings")
 
 
-def known_ids() -> Iterable[str]:
-    """Every binding that `[keys]` may name."""
+def binding_owners() -> list[type[DOMNode]]:
+    """Everything that has keys. Loads every screen."""
     from forge_tui.screens import base, doctoring, kernels, launcher, newproject, operators, palette, results
     from forge_tui.screens.widgets import lines, table
 
-    owners = (ForgeApp, base.ForgeScreen, doctoring.Doctor, kernels.KernelBench, launcher.Launcher, newproject.NewProject,
-              operators.OperatorBench, palette.Palette, results.Results, lines.LineView, table.Table)
-    return [binding.id for owner in owners for binding in owner.BINDINGS if isinstance(binding, Binding) and binding.id]
+    return [ForgeApp, base.ForgeScreen, base.FindLine, launcher.Launcher, newproject.NewProject, operators.OperatorBench,
+            kernels.KernelBench, results.Results, doctoring.Doctor, palette.Palette, table.Table, lines.LineView]
+
+
+def known_ids() -> Iterable[str]:
+    """Every binding that `[keys]` may name."""
+    return [binding.id for owner in binding_owners() for binding in owner.BINDINGS if isinstance(binding, Binding) and binding.id]
 
 
 def run_app(project: str | None) -> int:

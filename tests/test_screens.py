@@ -25,6 +25,8 @@ from benchmarks.screen_projects import (
 from forge_tui.app import ForgeApp, known_ids
 from forge_tui.engine import events, steering
 from forge_tui.engine.judge.verdict import Point
+from forge_tui.engine.report import document
+from forge_tui.engine.state import load_state
 from forge_tui.screens.candidate import heat_table
 from forge_tui.screens.code import highlighted, side_by_side, unified
 from forge_tui.screens.newproject import check_form, completion
@@ -431,3 +433,10 @@ def test_started_and_ended_runs_are_told_apart(root: Path) -> None:
     watch = ProjectWatch(root)
     watch.refresh()
     assert watch.status == "killed"
+
+
+def test_the_app_and_the_command_line_say_the_same_of_a_run(root: Path) -> None:
+    """The screens' slim fold of the journal gives the document that `--run --json` and `show --json` print."""
+    watch = ProjectWatch(root)
+    watch.refresh()
+    assert document(watch.paths, watch.cards, watch.state) == document(watch.paths, watch.cards, load_state(watch.paths))

@@ -26,17 +26,27 @@ def highlighted(text: str) -> tuple[Line, ...]:
 
     lines: list[Line] = []
     spans: list[Span] = []
-    for kind, value in get_lexer_by_name("cuda", stripnl=False).get_tokens(text):
-        token = _token(str(kind))
-        for index, piece in enumerate(value.split("\n")):
-            if index:
-                lines.append(tuple(spans))
-                spans = []
-            if piece:
-                spans.append((piece, token))
+    for language, part in _parts(text):
+        for kind, value in get_lexer_by_name(language, stripnl=False, ensurenl=False).get_tokens(part):
+            token = _token(str(kind))
+            for index, piece in enumerate(value.split("\n")):
+                if index:
+                    lines.append(tuple(spans))
+                    spans = []
+                if piece:
+                    spans.append((piece, token))
     if spans:
         lines.append(tuple(spans))
     return tuple(lines)
+
+
+def _parts(text: str) -> list[tuple[str, str]]:
+    """The launch plan is TOML inside the first comment; the rest is CUDA C++."""
+    head, begin, rest = text.partition("/*forge")
+    plan, end, device = rest.partition("*/")
+    if not begin or not end or head.strip():
+        return [("cuda", text)]
+    return [("text", head + begin), ("toml", plan), ("text", end), ("cuda", device)]
 
 
 @lru_cache(512)

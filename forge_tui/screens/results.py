@@ -21,8 +21,8 @@ from forge_tui.screens.widgets.table import Cell, Column, Row, Table
 from forge_tui.screens.words import TOKENS, microseconds, money, short, speedup, state
 
 COLUMNS = (
-    Column("operator", 0), Column("calls", 5, "right", drop=4), Column("before", 9, "right"), Column("after", 9, "right"),
-    Column("speed-up", 19, "right", drop=2), Column("cost", 7, "right", drop=3), Column("in model", 9), Column("result", 12, drop=1),
+    Column("operator", 0), Column("calls", 5, "right", drop=3), Column("before", 9, "right", drop=2), Column("after", 9, "right"),
+    Column("speed-up", 19, "right"), Column("cost", 7, "right", drop=4), Column("in model", 9), Column("result", 12, drop=1),
 )
 BEFORE, SPEEDUP = 2, 4
 """Columns: left out where nothing was timed against eager."""
