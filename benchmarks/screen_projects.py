@@ -21,18 +21,31 @@ from forge_tui.store.paths import ProjectPaths
 from forge_tui.store.project import ModelConfig, ProjectConfig, create_project
 
 CHECKS = tuple(Check(f"draw number {index}", True, 1e-8 * index, 1e-6) for index in range(1, 17))
-POINTS = tuple(Point({"BLOCK": block, "VEC": vec}, 4.0 + block / 512 + 1 / vec) for block in (64, 128, 256, 512) for vec in (1, 2, 4))
+POINTS = tuple(
+    Point({"BLOCK": block, "VEC": vec}, 4.0 + block / 512 + 1 / vec)
+    for block in (64, 128, 256, 512)
+    for vec in (1, 2, 4)
+)
 COUNTS = (LaunchCounts("softmax_rows", 64, 128, 1 << 20, 1 << 15, 4096, 32768, 1 << 20, 128, 128, 64, 512),)
-SOURCE = "/*forge\nformat = 1\n*/\nextern \"C\" __global__ void softmax_rows(const float* input, float* out) { out[0] = input[0]; }\n"
+SOURCE = (
+    '/*forge\nformat = 1\n*/\nextern "C" __global__ void softmax_rows(const float* input, float* out) { '
+    "out[0] = input[0]; }\n"
+)
 
 
 def project(root: Path, calls: list[Call]) -> tuple[ProjectPaths, list[str]]:
     """A project with cards for these calls; its variants' keys."""
     create_project(root, ProjectConfig(format=1, model=ModelConfig(source="hf:some/encoder")))
     paths = ProjectPaths(root)
-    variants = tuple(Variant(variant_key(call), call, 6, 12.5, 1 << 20, 0, 4.0, {}, (), ("",),
-                             (CallForm(call.operator, (), {}, ()),)) for call in calls)
-    save_operators(paths, OperatorFile(FORMAT, "encoder: 1 M parameters, float32", H200, "device", 100.0, variants, (), "2.13.0"))
+    variants = tuple(
+        Variant(
+            variant_key(call), call, 6, 12.5, 1 << 20, 0, 4.0, {}, (), ("",), (CallForm(call.operator, (), {}, ()),)
+        )
+        for call in calls
+    )
+    save_operators(
+        paths, OperatorFile(FORMAT, "encoder: 1 M parameters, float32", H200, "device", 100.0, variants, (), "2.13.0")
+    )
     return paths, [variant.key for variant in variants]
 
 
@@ -44,23 +57,62 @@ def softmax(rows: int) -> Call:
 
 def started(at: float) -> events.RunStarted:
     """The first event of a run."""
-    return events.RunStarted(at=at, run="r", host="node", pid=1, version="0", provider="builtin", llm="", policy="uct", seed=1,
-                             device="cuda:0", target="cuda", iterations=5000)
+    return events.RunStarted(
+        at=at,
+        run="r",
+        host="node",
+        pid=1,
+        version="0",
+        provider="builtin",
+        llm="",
+        policy="uct",
+        seed=1,
+        device="cuda:0",
+        target="cuda",
+        iterations=5000,
+    )
 
 
 def candidate(key: str, number: int, parent: int | None, at: float, digest: str = "a" * 64) -> list[events.AnyEvent]:
     """The events of one candidate; every third is wrong."""
     node = f"{key}/{number}"
     speedup = 1.0 + (number * 37 % 101) / 100
-    verdict = (Verdict("wrong", f"wrong on the captured sample: relative error {number}", CHECKS[:3], judged_s=0.4) if number % 3 == 0 else
-               Verdict("verified", "right on 2 captured samples and 13 fresh draws", CHECKS, seed=number, settings={"BLOCK": 128, "VEC": 4},
-                       points=POINTS, counts=COUNTS, image=f"{number:064x}", judged_s=1.2,
-                       timing=Timing("device", 12.5 / speedup, (12.4 / speedup, 12.6 / speedup), 12.5, "eager", speedup,
-                                     (speedup - 0.01, speedup + 0.01))))
+    verdict = (
+        Verdict("wrong", f"wrong on the captured sample: relative error {number}", CHECKS[:3], judged_s=0.4)
+        if number % 3 == 0
+        else Verdict(
+            "verified",
+            "right on 2 captured samples and 13 fresh draws",
+            CHECKS,
+            seed=number,
+            settings={"BLOCK": 128, "VEC": 4},
+            points=POINTS,
+            counts=COUNTS,
+            image=f"{number:064x}",
+            judged_s=1.2,
+            timing=Timing(
+                "device",
+                12.5 / speedup,
+                (12.4 / speedup, 12.6 / speedup),
+                12.5,
+                "eager",
+                speedup,
+                (speedup - 0.01, speedup + 0.01),
+            ),
+        )
+    )
     return [
-        events.Proposed(at=at, node=node, variant=key, parent=f"{key}/{parent}" if parent else None,
-                        strategy=("tiling", "vectorization", "fusion")[number % 3], provider="builtin"),
-        events.Replied(at=at + 0.1, node=node, kernel=digest, idea=f"idea number {number} in a line of usual length", cost_usd=0.01),
+        events.Proposed(
+            at=at,
+            node=node,
+            variant=key,
+            parent=f"{key}/{parent}" if parent else None,
+            strategy=("tiling", "vectorization", "fusion")[number % 3],
+            provider="builtin",
+        ),
+        events.Replied(
+            at=at + 0.1, node=node, kernel=digest, idea=f"idea number {number} in a line of usual length", cost_usd=0.01
+        ),
         events.Judged(at=at + 0.2, node=node, verdict=verdict, value=speedup - 1 if verdict.verified else None),
     ]
 
@@ -77,15 +129,23 @@ def many_nodes_project(root: Path, count: int) -> Path:
         for number in range(1, count + 1):
             for event in candidate(key, number, number // 2 or None, at + number):
                 journal.append(events.encode(event))
-        journal.append(events.encode(events.OperatorDone(at=at + count + 1, variant=key, status="won", reason="1.99x", best=f"{key}/1")))
-        journal.append(events.encode(events.RunEnded(at=at + count + 2, run="r", status="done", reason="", exit_code=0)))
+        journal.append(
+            events.encode(
+                events.OperatorDone(at=at + count + 1, variant=key, status="won", reason="1.99x", best=f"{key}/1")
+            )
+        )
+        journal.append(
+            events.encode(events.RunEnded(at=at + count + 2, run="r", status="done", reason="", exit_code=0))
+        )
     return paths.root
 
 
 def many_rows_project(root: Path, count: int) -> Path:
     """`count` operators of one variant each."""
     spec = TensorSpec("float32", (64, 384), (384, 1))
-    paths, _ = project(root / "encoder", [Call(f"operator-{number}", {"input": spec}, (spec,)) for number in range(count)])
+    paths, _ = project(
+        root / "encoder", [Call(f"operator-{number}", {"input": spec}, (spec,)) for number in range(count)]
+    )
     return paths.root
 
 
@@ -97,8 +157,11 @@ def launcher_home(folder: Path, count: int) -> Path:
         paths, (key,) = project(folder / f"project-{number:03}", [softmax(64 + number)])
         at = time.time() - 86400 * (1 + number)
         with JournalWriter(paths.journal) as journal:
-            for event in [started(at), *(event for item in range(1, 11) for event in candidate(key, item, item // 2 or None, at)),
-                          events.RunEnded(at=at + 60, run="r", status="done", reason="", exit_code=0)]:
+            for event in [
+                started(at),
+                *(event for item in range(1, 11) for event in candidate(key, item, item // 2 or None, at)),
+                events.RunEnded(at=at + 60, run="r", status="done", reason="", exit_code=0),
+            ]:
                 journal.append(events.encode(event))
         roots.append({"root": str(paths.root), "opened": at})
     (home / "state").mkdir(parents=True)
@@ -110,7 +173,9 @@ def launcher_home(folder: Path, count: int) -> Path:
 def doctor_cache(home: Path) -> None:
     """A diagnosis of today, so that the launcher starts none."""
     (home / "cache").mkdir(parents=True, exist_ok=True)
-    (home / "cache/doctor.json").write_bytes(msgspec.json.encode(Diagnosis(1, "0", (Finding("host", "ok", "2 cores"),))))
+    (home / "cache/doctor.json").write_bytes(
+        msgspec.json.encode(Diagnosis(1, "0", (Finding("host", "ok", "2 cores"),)))
+    )
 
 
 class Growing:
@@ -132,7 +197,9 @@ class Growing:
             self._journal.append(events.encode(event))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._journal.__exit__(kind, error, trace)
         self._lock.__exit__(kind, error, trace)
 

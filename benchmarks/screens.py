@@ -1,4 +1,4 @@
-"""The app over a slow link: bytes, times and memory of `forge-tui` in a 120x40 pseudo-terminal, read by a terminal emulator.
+"""The app over a slow link: bytes, times and memory of `forge-tui` in a 120x40 pseudo-terminal, read by an emulator.
 
 Bytes are what a change of the code decides; times and memory are medians of this machine. Run it as
 `python -m benchmarks.screens [--repeats N] [--output FILE]`; projects are made in a scratch folder, real files all.
@@ -39,8 +39,9 @@ DEADLINE_S = 60.0
 class Terminal:
     """`forge-tui ARGUMENTS` in a pseudo-terminal, with the screen that its bytes make."""
 
-    def __init__(self, *arguments: str, home: Path, cwd: Path, columns: int = COLUMNS, lines: int = LINES,
-                 **environment: str) -> None:
+    def __init__(
+        self, *arguments: str, home: Path, cwd: Path, columns: int = COLUMNS, lines: int = LINES, **environment: str
+    ) -> None:
         self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
         self.received = bytearray()
@@ -135,10 +136,20 @@ class Terminal:
         self.handle = -1
 
 
-def _become(arguments: tuple[str, ...], home: Path, cwd: Path, columns: int, lines: int, environment: dict[str, str]) -> None:
-    os.environ.update({"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": str(columns), "LINES": str(lines),
-                       "FORGE_HOME": str(home), "PYTHONPATH": os.getcwd() + os.pathsep + os.environ.get("PYTHONPATH", ""),
-                       **environment})
+def _become(
+    arguments: tuple[str, ...], home: Path, cwd: Path, columns: int, lines: int, environment: dict[str, str]
+) -> None:
+    os.environ.update(
+        {
+            "TERM": "xterm-256color",
+            "COLORTERM": "truecolor",
+            "COLUMNS": str(columns),
+            "LINES": str(lines),
+            "FORGE_HOME": str(home),
+            "PYTHONPATH": os.getcwd() + os.pathsep + os.environ.get("PYTHONPATH", ""),
+            **environment,
+        }
+    )
     for name in ("NO_COLOR", "TMUX"):
         if name not in environment:
             os.environ.pop(name, None)
@@ -205,7 +216,12 @@ def measure_tree(scratch: Path, repeats: int) -> dict[str, Any]:
         opened = time.monotonic() - begun
         app.quiet()
         found = _keys(app, repeats)
-        return {"open_to_tree_ms": round(opened * 1e3), **found, "memory_kb": app.memory_kb(), "torch": app.torch_loaded()}
+        return {
+            "open_to_tree_ms": round(opened * 1e3),
+            **found,
+            "memory_kb": app.memory_kb(),
+            "torch": app.torch_loaded(),
+        }
 
 
 def measure_open(scratch: Path, repeats: int) -> dict[str, Any]:
@@ -231,8 +247,10 @@ def _keys(app: Terminal, repeats: int) -> dict[str, Any]:
     run = [app.press(b"j") for _ in range(LINES)]
     pages = [app.press(b"\x1b[6~") for _ in range(max(3, repeats))]
     return {
-        "down_bytes": statistics.median(count for count, _ in down), "down_first_byte_ms": round(statistics.median(first for _, first in down) * 1e3, 1),
-        "down_bytes_mean_with_scrolling": round(statistics.mean(count for count, _ in run)), "down_bytes_max": max(count for count, _ in run),
+        "down_bytes": statistics.median(count for count, _ in down),
+        "down_first_byte_ms": round(statistics.median(first for _, first in down) * 1e3, 1),
+        "down_bytes_mean_with_scrolling": round(statistics.mean(count for count, _ in run)),
+        "down_bytes_max": max(count for count, _ in run),
         "page_down_bytes": statistics.median(count for count, _ in pages),
         "page_down_first_byte_ms": round(statistics.median(first for _, first in pages) * 1e3, 1),
     }
@@ -265,8 +283,11 @@ def measure_ends(scratch: Path) -> dict[str, Any]:
         with terminal(str(root), home=scratch / "ends-home", cwd=scratch) as app:
             app.until("softmax")
             app.quiet()
-            found[number.name] = {"exit_code": app.end(number), "restored": b"\x1b[?1049l" in app.received and b"\x1b[?25h" in app.received,
-                                  "motion_reporting": b"?1003h" in app.received}
+            found[number.name] = {
+                "exit_code": app.end(number),
+                "restored": b"\x1b[?1049l" in app.received and b"\x1b[?25h" in app.received,
+                "motion_reporting": b"?1003h" in app.received,
+            }
     with terminal(str(root), home=scratch / "ends-home", cwd=scratch) as app:
         app.until("softmax")
         app.close()
@@ -277,15 +298,29 @@ def measure_ends(scratch: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / f"results/screens-{COLUMNS}x{LINES}.json")
+    parser.add_argument(
+        "--output", type=Path, default=Path(__file__).parent / f"results/screens-{COLUMNS}x{LINES}.json"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="forge-screens-") as folder:
         scratch = Path(folder)
-        body = {"launcher": measure_launcher(scratch, options.repeats), "rows_10000": measure_rows(scratch, options.repeats),
-                "tree_5000": measure_tree(scratch, options.repeats), "open_5000": measure_open(scratch, options.repeats),
-                "live": measure_live(scratch, 10.0), "ends": measure_ends(scratch)}
-    document = {"benchmark": "screens", "terminal": f"{COLUMNS}x{LINES}, truecolor", "python": platform.python_version(),
-                "cpus": os.cpu_count(), "load": os.getloadavg()[0], "date": time.strftime("%Y-%m-%d"), **body}
+        body = {
+            "launcher": measure_launcher(scratch, options.repeats),
+            "rows_10000": measure_rows(scratch, options.repeats),
+            "tree_5000": measure_tree(scratch, options.repeats),
+            "open_5000": measure_open(scratch, options.repeats),
+            "live": measure_live(scratch, 10.0),
+            "ends": measure_ends(scratch),
+        }
+    document = {
+        "benchmark": "screens",
+        "terminal": f"{COLUMNS}x{LINES}, truecolor",
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "date": time.strftime("%Y-%m-%d"),
+        **body,
+    }
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document, indent=1))

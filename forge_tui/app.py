@@ -1,4 +1,4 @@
-"""The Textual app: themes, keymap, signals, what is remembered. A reader of projects; engines run in their own sessions."""
+"""The Textual app: themes, keymap, signals, what is remembered. It reads projects; engines have their own sessions."""
 
 from __future__ import annotations
 
@@ -86,8 +86,13 @@ class ForgeApp(App[int]):
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Forge's own tokens where a theme that is not Forge's has none."""
-        return {"forge-verified": "ansi_green", "forge-failed": "ansi_red", "forge-running": "ansi_cyan",
-                "forge-muted": "ansi_default", "forge-cursor": "ansi_default"}
+        return {
+            "forge-verified": "ansi_green",
+            "forge-failed": "ansi_red",
+            "forge-running": "ansi_cyan",
+            "forge-muted": "ansi_default",
+            "forge-cursor": "ansi_default",
+        }
 
     def _choose_theme(self) -> None:
         themes, broken = all_themes()
@@ -139,7 +144,9 @@ class ForgeApp(App[int]):
     @work
     async def start_engine(self, watch: ProjectWatch, options: tuple[str, ...], what: str) -> None:
         """A run in a session of its own: closing this terminal does not stop it."""
-        self.notify(f"{what}; the run has a session of its own, closing this terminal does not stop it", title="Starting")
+        self.notify(
+            f"{what}; the run has a session of its own, closing this terminal does not stop it", title="Starting"
+        )
         finished = await forge_command("--run", str(watch.paths.root), "--detach", *options)
         if finished.code:
             self.notify(finished.words, title="The run did not start", severity="error", timeout=20)
@@ -172,8 +179,9 @@ class ForgeApp(App[int]):
                 self.theme = name
                 self._remember(theme=name)
 
-        names = sorted(name for name in self.available_themes if name.startswith("forge-")) + \
-            sorted(name for name in self.available_themes if not name.startswith(("forge-", "textual-", "ansi-")))
+        names = sorted(name for name in self.available_themes if name.startswith("forge-")) + sorted(
+            name for name in self.available_themes if not name.startswith(("forge-", "textual-", "ansi-"))
+        )
         self.push_screen(Choose("theme", names, self.theme), chosen)
 
     def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
@@ -186,17 +194,34 @@ def binding_owners() -> list[type[DOMNode]]:
     from forge_tui.screens import base, doctoring, kernels, launcher, newproject, operators, palette, results
     from forge_tui.screens.widgets import lines, table
 
-    return [ForgeApp, base.ForgeScreen, base.FindLine, launcher.Launcher, newproject.NewProject, operators.OperatorBench,
-            kernels.KernelBench, results.Results, doctoring.Doctor, palette.Palette, table.Table, lines.LineView]
+    return [
+        ForgeApp,
+        base.ForgeScreen,
+        base.FindLine,
+        launcher.Launcher,
+        newproject.NewProject,
+        operators.OperatorBench,
+        kernels.KernelBench,
+        results.Results,
+        doctoring.Doctor,
+        palette.Palette,
+        table.Table,
+        lines.LineView,
+    ]
 
 
 def known_ids() -> Iterable[str]:
     """Every binding that `[keys]` may name."""
-    return [binding.id for owner in binding_owners() for binding in owner.BINDINGS if isinstance(binding, Binding) and binding.id]
+    return [
+        binding.id
+        for owner in binding_owners()
+        for binding in owner.BINDINGS
+        if isinstance(binding, Binding) and binding.id
+    ]
 
 
 def run_app(project: str | None) -> int:
-    """Run the app, on a project if one is named; returns the exit code. Raises ProjectError for a folder that is none."""
+    """Run the app, on a project if one is named; returns the exit code. Raises ProjectError for what is none."""
     root = None
     if project is not None:
         root = ProjectPaths(project).root

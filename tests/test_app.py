@@ -26,32 +26,71 @@ from forge_tui.store.paths import ProjectPaths
 from forge_tui.store.project import ModelConfig, ProjectConfig, create_project
 
 SPEC = TensorSpec("float32", (64, 384), (384, 1))
-SOURCE = "/*forge\nformat = 1\n*/\nextern \"C\" __global__ void softmax_rows() {}\n"
+SOURCE = '/*forge\nformat = 1\n*/\nextern "C" __global__ void softmax_rows() {}\n'
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FORGE_HOME", str(tmp_path / "home"))
     (tmp_path / "home/cache").mkdir(parents=True)
-    (tmp_path / "home/cache/doctor.json").write_bytes(msgspec.json.encode(Diagnosis(1, "0", (Finding("host", "ok", "2 cores"),))))
+    (tmp_path / "home/cache/doctor.json").write_bytes(
+        msgspec.json.encode(Diagnosis(1, "0", (Finding("host", "ok", "2 cores"),)))
+    )
     root = tmp_path / "encoder"
     create_project(root, ProjectConfig(format=1, model=ModelConfig(source="hf:some/encoder")))
     paths = ProjectPaths(root)
-    calls = [Call("torch.nn.functional.softmax", {"input": SPEC, "dim": -1}, (SPEC,)), Call("torch.matmul", {"input": SPEC}, (SPEC,))]
+    calls = [
+        Call("torch.nn.functional.softmax", {"input": SPEC, "dim": -1}, (SPEC,)),
+        Call("torch.matmul", {"input": SPEC}, (SPEC,)),
+    ]
     variants = tuple(
-        Variant(variant_key(call), call, 6, 12.5, 1 << 20, 0, 4.0, {}, (), ("",), (CallForm(call.operator, (), {}, ()),), offered, reason)
-        for call, offered, reason in zip(calls, (True, False), ("", "a view moves no data"), strict=True))
-    save_operators(paths, OperatorFile(FORMAT, "encoder: 1 M parameters, float32", H200, "cpu", 100.0, variants, (), "2.13.0"))
+        Variant(
+            variant_key(call),
+            call,
+            6,
+            12.5,
+            1 << 20,
+            0,
+            4.0,
+            {},
+            (),
+            ("",),
+            (CallForm(call.operator, (), {}, ()),),
+            offered,
+            reason,
+        )
+        for call, offered, reason in zip(calls, (True, False), ("", "a view moves no data"), strict=True)
+    )
+    save_operators(
+        paths, OperatorFile(FORMAT, "encoder: 1 M parameters, float32", H200, "cpu", 100.0, variants, (), "2.13.0")
+    )
     key = variants[0].key
     paths.kernels.mkdir()
     digest = "a" * 64
     paths.kernel(digest).write_text(SOURCE)
-    verdict = Verdict("verified", "right on 2 captured samples", (Check("samples", True, 1e-8, 1e-7),),
-                      timing=Timing("modelled", 4.4), settings={"BLOCK": 128})
+    verdict = Verdict(
+        "verified",
+        "right on 2 captured samples",
+        (Check("samples", True, 1e-8, 1e-7),),
+        timing=Timing("modelled", 4.4),
+        settings={"BLOCK": 128},
+    )
     with JournalWriter(paths.journal) as journal:
         for event in (
-            events.RunStarted(at=1.0, run="r", host="node", pid=1, version="0", provider="builtin", llm="", policy="uct", seed=1,
-                              device="host", target="host", iterations=4),
+            events.RunStarted(
+                at=1.0,
+                run="r",
+                host="node",
+                pid=1,
+                version="0",
+                provider="builtin",
+                llm="",
+                policy="uct",
+                seed=1,
+                device="host",
+                target="host",
+                iterations=4,
+            ),
             events.Selected(at=1.5, operators=(key,)),
             events.Proposed(at=2.0, node=f"{key}/1", variant=key, parent=None, strategy="tiling", provider="builtin"),
             events.Replied(at=3.0, node=f"{key}/1", kernel=digest, idea="a block a row", cost_usd=0.0),
@@ -104,8 +143,9 @@ def test_help_lists_the_keys_of_the_screen(project: Path) -> None:
     assert "forge all" in drive(project, (100, 40), "question_mark")[1]
 
 
-def test_launcher_lists_recent_projects_and_an_empty_one_names_the_next_key(project: Path, tmp_path: Path,
-                                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launcher_lists_recent_projects_and_an_empty_one_names_the_next_key(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from forge_tui.store.recent import remember
 
     monkeypatch.chdir(tmp_path / "home")
@@ -117,14 +157,18 @@ def test_launcher_lists_recent_projects_and_an_empty_one_names_the_next_key(proj
 
 
 def test_the_app_process_never_loads_torch(project: Path) -> None:
-    code = ("import sys, asyncio; from pathlib import Path; sys.path.insert(0, 'tests'); import test_app;"
-            "test_app.drive(Path(sys.argv[1]), (80, 24), 'enter', '3'); sys.exit('torch' in sys.modules)")
+    code = (
+        "import sys, asyncio; from pathlib import Path; sys.path.insert(0, 'tests'); import test_app;"
+        "test_app.drive(Path(sys.argv[1]), (80, 24), 'enter', '3'); sys.exit('torch' in sys.modules)"
+    )
     environment = {**os.environ, "PYTHONPATH": "."}
     assert subprocess.run([sys.executable, "-c", code, str(project)], check=False, env=environment).returncode == 0
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_restores_the_terminal_and_has_the_exit_code_of_the_contract(project: Path, number: int, code: int) -> None:
+def test_a_signal_restores_the_terminal_and_has_the_exit_code_of_the_contract(
+    project: Path, number: int, code: int
+) -> None:
     output = b""
     pid, terminal = pty.fork()
     if pid == 0:

@@ -1,4 +1,7 @@
-"""Every screen as text at three sizes, and docs/screens.md, which shows them: `python -m tests.test_screen_texts` writes both anew."""
+"""Every screen as text at three sizes, and docs/screens.md, which shows them.
+
+`python -m tests.test_screen_texts` writes both anew.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +59,12 @@ def scene() -> Iterator[Path]:
         home = folder / "home"
         doctor_cache(home)
         spec = TensorSpec("float16", (8, 128, 768), (98304, 768, 1))
-        calls = [softmax(64), softmax(512), Call("torch.nn.functional.layer_norm", {"input": spec}, (spec,)),
-                 Call("torch.Tensor.view", {"input": spec}, (spec,))]
+        calls = [
+            softmax(64),
+            softmax(512),
+            Call("torch.nn.functional.layer_norm", {"input": spec}, (spec,)),
+            Call("torch.Tensor.view", {"input": spec}, (spec,)),
+        ]
         paths, (key, *_) = project(folder / "encoder", calls)
         project(folder / "decoder", [softmax(32)])
         paths.kernels.mkdir()
@@ -65,15 +72,33 @@ def scene() -> Iterator[Path]:
         paths.kernel("b" * 64).write_text(SOURCE.replace("out[0] = input[0]", "out[0] = __expf(input[0])"))
         at = time.time() - 3 * 86400
         with JournalWriter(paths.journal) as journal:
-            for event in (started(at), events.Captured(at=at + 1, variants=4, offered=4, forward_us=900.0),
-                          events.Selected(at=at + 2, operators=(key,)),
-                          *(event for number in range(1, 10) for event in candidate(key, number, number // 2 or None, at + 3 + 20 * number,
-                                                                                    "ab"[number % 3 % 2] * 64)),
-                          events.OperatorDone(at=at + 240, variant=key, status="won", reason="1.96x eager, interval [1.95, 1.97]", best=f"{key}/8"),
-                          events.RunEnded(at=at + 242, run="r", status="limit", reason="the time limit was reached; run again to go on", exit_code=5)):
+            for event in (
+                started(at),
+                events.Captured(at=at + 1, variants=4, offered=4, forward_us=900.0),
+                events.Selected(at=at + 2, operators=(key,)),
+                *(
+                    event
+                    for number in range(1, 10)
+                    for event in candidate(
+                        key, number, number // 2 or None, at + 3 + 20 * number, "ab"[number % 3 % 2] * 64
+                    )
+                ),
+                events.OperatorDone(
+                    at=at + 240, variant=key, status="won", reason="1.96x eager, interval [1.95, 1.97]", best=f"{key}/8"
+                ),
+                events.RunEnded(
+                    at=at + 242,
+                    run="r",
+                    status="limit",
+                    reason="the time limit was reached; run again to go on",
+                    exit_code=5,
+                ),
+            ):
                 journal.append(events.encode(event))
         (home / "state").mkdir()
-        (home / "state/recent.json").write_bytes(msgspec.json.encode([{"root": str(folder / name), "opened": at} for name in ("encoder", "decoder")]))
+        (home / "state/recent.json").write_bytes(
+            msgspec.json.encode([{"root": str(folder / name), "opened": at} for name in ("encoder", "decoder")])
+        )
         with patch.dict(os.environ, {"FORGE_HOME": str(home), "HOME": str(folder)}):
             os.environ.pop("NO_COLOR", None)
             here = Path.cwd()
@@ -113,7 +138,9 @@ def golden(name: str, size: tuple[int, int]) -> Path:
 def test_every_screen_looks_as_it_did(size: tuple[int, int]) -> None:
     with scene() as folder:
         for name in SCREENS:
-            assert render(folder, name, size) == golden(name, size).read_text(), f"{name}: if it is right so, run python -m tests.test_screen_texts"
+            assert render(folder, name, size) == golden(name, size).read_text(), (
+                f"{name}: if it is right so, run python -m tests.test_screen_texts"
+            )
 
 
 def test_the_page_shows_these_screens_and_all_keys() -> None:
@@ -126,7 +153,9 @@ def page() -> str:
     parts = [head, "<!-- screens -->\n"]
     for name in SCREENS:
         parts.append(f"\n### {name.capitalize()}\n\n```text\n{golden(name, SHOWN).read_text()}```\n")
-    parts.append("\n## Keys\n\nThe name in the first column is what `[keys]` takes.\n\n| name | keys | what it does |\n|---|---|---|\n")
+    parts.append(
+        "\n## Keys\n\nThe name in the first column is what `[keys]` takes.\n\n| name | keys | what it does |\n|---|---|---|\n"
+    )
     for binding in bindings():
         keys = binding.key.replace("|", "\\|").replace(",", ", ")
         parts.append(f"| `{binding.id}` | {keys} | {binding.tooltip or binding.description} |\n")
@@ -137,7 +166,12 @@ def bindings() -> list[Binding]:
     """All that have a name, in the order of their screens."""
     from forge_tui.app import binding_owners
 
-    return [binding for owner in binding_owners() for binding in owner.BINDINGS if isinstance(binding, Binding) and binding.id in set(known_ids())]
+    return [
+        binding
+        for owner in binding_owners()
+        for binding in owner.BINDINGS
+        if isinstance(binding, Binding) and binding.id in set(known_ids())
+    ]
 
 
 def write() -> None:

@@ -1,4 +1,4 @@
-"""The screens' logic on real files: folding, sorting, filtering, diffs, heat tables, keys, themes, settings, the form."""
+"""The screens' logic on real files: folds, sorting, filters, diffs, heat tables, keys, themes, settings, the form."""
 
 from __future__ import annotations
 
@@ -167,7 +167,10 @@ def test_editing_without_an_editor_names_the_cure(root: Path, monkeypatch: pytes
 
 
 def test_operators_fold_sort_and_filter(tmp_path: Path) -> None:
-    paths, keys = project(tmp_path / "encoder", [softmax(64), softmax(128), Call("torch.relu", softmax(32).arguments, softmax(32).outputs)])
+    paths, keys = project(
+        tmp_path / "encoder",
+        [softmax(64), softmax(128), Call("torch.relu", softmax(32).arguments, softmax(32).outputs)],
+    )
 
     async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
         table = app.screen.query_one("#operators", Table)
@@ -185,7 +188,9 @@ def test_operators_fold_sort_and_filter(tmp_path: Path) -> None:
 
 
 def test_marked_operators_are_the_ones_that_are_forged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths, keys = project(tmp_path / "encoder", [softmax(64), Call("torch.relu", softmax(32).arguments, softmax(32).outputs)])
+    paths, keys = project(
+        tmp_path / "encoder", [softmax(64), Call("torch.relu", softmax(32).arguments, softmax(32).outputs)]
+    )
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(ForgeApp, "start_engine", lambda self, watch, options, what: asked.append(options))
 
@@ -321,8 +326,16 @@ def test_text_of_shipped_themes_can_be_read(path: Path) -> None:
     if theme.ansi:  # the terminal's own colours: nobody here knows them
         return
     grounds = [theme.background, theme.surface, theme.panel, theme.variables["forge-cursor"]]
-    words = [theme.foreground, theme.primary, theme.secondary, theme.accent, theme.warning, theme.error, theme.success,
-             *(theme.variables[f"forge-{name}"] for name in TOKENS if name != "cursor")]
+    words = [
+        theme.foreground,
+        theme.primary,
+        theme.secondary,
+        theme.accent,
+        theme.warning,
+        theme.error,
+        theme.success,
+        *(theme.variables[f"forge-{name}"] for name in TOKENS if name != "cursor"),
+    ]
     for ground in grounds:
         for word in words:
             assert contrast(word, ground) >= 4.5, f"{word} on {ground}"
@@ -330,8 +343,12 @@ def test_text_of_shipped_themes_can_be_read(path: Path) -> None:
 
 def contrast(first: str, second: str) -> float:
     """WCAG 2.1's contrast ratio, from its relative luminance."""
+
     def luminance(text: str) -> float:
-        parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in Color.parse(text).normalized]
+        parts = [
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+            for part in Color.parse(text).normalized
+        ]
         return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
     darker, lighter = sorted((luminance(first), luminance(second)))
@@ -369,10 +386,18 @@ def test_both_diffs_show_what_differs_also_in_long_lines() -> None:
 
 
 def test_the_heat_table_has_the_fastest_of_each_cell() -> None:
-    points = tuple(Point({"BLOCK": block, "VEC": vec, "ITEMS": items}, float(block * vec + items))
-                   for block in (1, 2) for vec in (1, 3) for items in (5,)) + (Point({"BLOCK": 2, "VEC": 3, "ITEMS": 5}, None),)
+    points = tuple(
+        Point({"BLOCK": block, "VEC": vec, "ITEMS": items}, float(block * vec + items))
+        for block in (1, 2)
+        for vec in (1, 3)
+        for items in (5,)
+    ) + (Point({"BLOCK": 2, "VEC": 3, "ITEMS": 5}, None),)
     rows = ["".join(text for text, _ in line) for line in heat_table(points)]
-    assert rows[0].split()[-2:] == ["1", "3"] and rows[1].split() == ["1", "6.00*", "8.00"] and rows[2].split() == ["2", "7.00", "11.00"]
+    assert (
+        rows[0].split()[-2:] == ["1", "3"]
+        and rows[1].split() == ["1", "6.00*", "8.00"]
+        and rows[2].split() == ["2", "7.00", "11.00"]
+    )
     assert heat_table(points[:1]) == []
 
 
@@ -390,17 +415,37 @@ def test_paths_complete(tmp_path: Path) -> None:
 def test_the_form_says_of_each_field_what_is_wrong(tmp_path: Path) -> None:
     model = tmp_path / "model.py"
     model.write_text("def build_model(): ...\n")
-    form = {"source": str(model), "folder": "", "inputs": "text:=one two", "weights": "", "dtype": "", "attention": "", "device": "host",
-            "provider": "builtin", "llm": "", "budget": ""}
+    form = {
+        "source": str(model),
+        "folder": "",
+        "inputs": "text:=one two",
+        "weights": "",
+        "dtype": "",
+        "attention": "",
+        "device": "host",
+        "provider": "builtin",
+        "llm": "",
+        "budget": "",
+    }
     assert all(item.good for item in check_form(form))
     assert next(item.text for item in check_form(form) if item.field == "inputs") == "one two"
-    for field, value in (("source", "nowhere.py"), ("inputs", "image:none.png"), ("weights", "none.bin"), ("dtype", "int3"),
-                         ("device", "gpu"), ("provider", "nobody"), ("budget", "much"), ("folder", str(model))):
+    for field, value in (
+        ("source", "nowhere.py"),
+        ("inputs", "image:none.png"),
+        ("weights", "none.bin"),
+        ("dtype", "int3"),
+        ("device", "gpu"),
+        ("provider", "nobody"),
+        ("budget", "much"),
+        ("folder", str(model)),
+    ):
         wrong = [item.field for item in check_form({**form, field: value}) if not item.good]
         assert wrong, f"{field} = {value} passed"
 
 
-def test_the_form_makes_a_project_and_a_failed_capture_can_be_corrected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_form_makes_a_project_and_a_failed_capture_can_be_corrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tmp_path / "model.py"
     model.write_text("def build_model(): ...\n")
     codes = iter([2, 0])
@@ -439,4 +484,6 @@ def test_the_app_and_the_command_line_say_the_same_of_a_run(root: Path) -> None:
     """The screens' slim fold of the journal gives the document that `--run --json` and `show --json` print."""
     watch = ProjectWatch(root)
     watch.refresh()
-    assert document(watch.paths, watch.cards, watch.state) == document(watch.paths, watch.cards, load_state(watch.paths))
+    assert document(watch.paths, watch.cards, watch.state) == document(
+        watch.paths, watch.cards, load_state(watch.paths)
+    )

@@ -1,4 +1,4 @@
-"""The app in a real pseudo-terminal: bytes on the line, memory, signals, exit codes, what becomes of the engine. Gates are bytes."""
+"""The app in a real pseudo-terminal: bytes on the line, memory, signals, exit codes, what becomes of the engine."""
 
 from __future__ import annotations
 
@@ -92,10 +92,17 @@ def test_no_colour_is_sent_under_no_color(tmp_path: Path, home: Path) -> None:
         assert COLOURS.findall(app.received)  # the pattern does find colours
 
 
-@pytest.mark.parametrize(("environment", "pattern"), [
-    ({"COLORTERM": "", "TERM": "xterm"}, rb"\x1b\[[\d;]*38;[\d;]*m"), ({"COLORTERM": "", "TERM": "xterm-256color"}, rb"\x1b\[[\d;]*38;2;[\d;]*m")],
-    ids=["16", "256"])
-def test_a_terminal_of_few_colours_gets_no_more(tmp_path: Path, home: Path, environment: dict[str, str], pattern: bytes) -> None:
+@pytest.mark.parametrize(
+    ("environment", "pattern"),
+    [
+        ({"COLORTERM": "", "TERM": "xterm"}, rb"\x1b\[[\d;]*38;[\d;]*m"),
+        ({"COLORTERM": "", "TERM": "xterm-256color"}, rb"\x1b\[[\d;]*38;2;[\d;]*m"),
+    ],
+    ids=["16", "256"],
+)
+def test_a_terminal_of_few_colours_gets_no_more(
+    tmp_path: Path, home: Path, environment: dict[str, str], pattern: bytes
+) -> None:
     with terminal(str(many_nodes_project(tmp_path, 5)), home=home, cwd=tmp_path, **environment) as app:
         app.until("softmax")
         app.quiet(KEY_QUIET_S)
@@ -131,7 +138,17 @@ def test_an_engine_goes_on_when_its_app_is_gone(tmp_path: Path, home: Path, how:
     example = Path(__file__).parent.parent / "examples/model.py"
     shutil.copy(example, tmp_path / "model.py")
     environment = {**os.environ, "FORGE_HOME": str(home), "PYTHONPATH": os.getcwd()}
-    made = [sys.executable, "-m", "forge_tui", "new", str(tmp_path / "p"), "--model", str(tmp_path / "model.py"), "--device", "host"]
+    made = [
+        sys.executable,
+        "-m",
+        "forge_tui",
+        "new",
+        str(tmp_path / "p"),
+        "--model",
+        str(tmp_path / "model.py"),
+        "--device",
+        "host",
+    ]
     subprocess.run(made, check=True, env=environment, capture_output=True)
     with terminal(str(tmp_path / "p"), home=home, cwd=tmp_path) as app:
         app.until("nothing captured yet")
@@ -144,8 +161,13 @@ def test_an_engine_goes_on_when_its_app_is_gone(tmp_path: Path, home: Path, how:
             app.close()
             assert app.wait() == 129
         assert _alive(engine), "the engine ended with its app"
-    stopped = subprocess.run([sys.executable, "-m", "forge_tui", "stop", str(tmp_path / "p")], env=environment, check=False,
-                             capture_output=True, timeout=60)
+    stopped = subprocess.run(
+        [sys.executable, "-m", "forge_tui", "stop", str(tmp_path / "p")],
+        env=environment,
+        check=False,
+        capture_output=True,
+        timeout=60,
+    )
     assert stopped.returncode == 0 and b"free" in stopped.stdout
 
 
@@ -172,7 +194,9 @@ def test_the_app_works_in_tmux(tmp_path: Path, home: Path) -> None:
 
     def tmux(*words: str) -> str:
         environment = {**os.environ, "FORGE_HOME": str(home), "PYTHONPATH": os.getcwd(), "TERM": "xterm-256color"}
-        return subprocess.run(["tmux", "-S", socket, *words], env=environment, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            ["tmux", "-S", socket, *words], env=environment, check=True, capture_output=True, text=True
+        ).stdout
 
     tmux("new-session", "-d", "-x", "100", "-y", "30", f"{sys.executable} -m forge_tui {root}")
     try:

@@ -25,10 +25,14 @@ NARROWEST = 24
 class FindLine(Input):
     """One line at the bottom, hidden until `/`."""
 
-    BINDINGS = [Binding("escape", "screen.find_clear", "clear", id="find.clear"),
-                Binding("down,up", "screen.find_keep", "to the list", show=False)]
+    BINDINGS = [
+        Binding("escape", "screen.find_clear", "clear", id="find.clear"),
+        Binding("down,up", "screen.find_keep", "to the list", show=False),
+    ]
     DEFAULT_CSS = """
-    FindLine, FindLine:focus { border: none; height: 1; padding: 0 1; dock: bottom; display: none; background: $panel; margin-bottom: 1; }
+    FindLine, FindLine:focus {
+        border: none; height: 1; padding: 0 1; dock: bottom; display: none; background: $panel; margin-bottom: 1;
+    }
     FindLine.shown { display: block; }
     """
 
@@ -48,9 +52,25 @@ class ForgeScreen(Screen[None]):
     """What the screen's signs mean: shown by `?`."""
     BINDINGS = [
         Binding("slash", "find", "find", id="screen.find"),
-        Binding("z", "zoom", "zoom", show=False, tooltip="give the focused pane the whole screen, or give it back", id="screen.zoom"),
-        Binding("less_than_sign", "resize(-1)", "narrower", show=False, tooltip="make the side pane narrower", id="screen.narrower"),
-        Binding("greater_than_sign", "resize(1)", "wider", show=False, tooltip="make the side pane wider", id="screen.wider"),
+        Binding(
+            "z",
+            "zoom",
+            "zoom",
+            show=False,
+            tooltip="give the focused pane the whole screen, or give it back",
+            id="screen.zoom",
+        ),
+        Binding(
+            "less_than_sign",
+            "resize(-1)",
+            "narrower",
+            show=False,
+            tooltip="make the side pane narrower",
+            id="screen.narrower",
+        ),
+        Binding(
+            "greater_than_sign", "resize(1)", "wider", show=False, tooltip="make the side pane wider", id="screen.wider"
+        ),
         Binding("tab", "app.focus_next", "next pane", show=False, id="screen.next_pane"),
         Binding("shift+tab", "app.focus_previous", "previous pane", show=False, id="screen.previous_pane"),
     ]
@@ -90,7 +110,7 @@ class ForgeScreen(Screen[None]):
         self.follow()
 
     def update(self, selector: str, text: object) -> None:
-        """Give a Static of fixed size other content, if it is other content. A layout would repaint the whole screen."""
+        """Give a Static of fixed size other content, if it is other content. A layout would repaint all."""
         widget = self.query_one(selector, Static)
         if widget.content != text:
             widget.update(text, layout=False)
@@ -137,7 +157,10 @@ class ForgeScreen(Screen[None]):
 
     def action_zoom(self) -> None:
         focused = self.focused
-        kept = next((pane for pane in self.panes() if focused is not None and (pane is focused or pane in focused.ancestors)), None)
+        kept = next(
+            (pane for pane in self.panes() if focused is not None and (pane is focused or pane in focused.ancestors)),
+            None,
+        )
         zoomed = any(pane.has_class("zoomed-away") for pane in self.panes())
         for pane in self.panes():
             pane.set_class(not zoomed and kept is not None and pane is not kept, "zoomed-away")

@@ -20,24 +20,44 @@ def verdict_lines(node: Node, verdict: Verdict | None, width: int) -> list[Line]
     lines: list[Line] = [((state(node.outcome), TOKENS.get(node.outcome, "") + " bold"),)]
     if verdict is None:
         problem = node.replied.problem if node.replied else ""
-        return lines + wrapped(problem or ("being judged now" if node.kernel else "waiting for the provider's reply"), width)
+        return lines + wrapped(
+            problem or ("being judged now" if node.kernel else "waiting for the provider's reply"), width
+        )
     lines += wrapped(verdict.sentence, width)
     if node.judged is not None and node.judged.duplicate_of:
         lines += wrapped(f"the same code as {node.judged.duplicate_of}: its verdict is shown", width)
     if node.confirmed is not None:
-        lines += wrapped(f"judged twice: once more in a fresh process on fresh inputs, {node.confirmed.verdict.outcome}", width)
+        lines += wrapped(
+            f"judged twice: once more in a fresh process on fresh inputs, {node.confirmed.verdict.outcome}", width
+        )
     lines += [(), *_checks(verdict, width)]
     if verdict.worst:
         worst = verdict.worst
-        lines += [(), *wrapped(f"worst: {worst.output}{list(worst.index)} is {worst.got:g}, expected {worst.expected:g}, "
-                               f"allowed difference {worst.allowed:.3g}", width, "forge-failed")]
+        lines += [
+            (),
+            *wrapped(
+                f"worst: {worst.output}{list(worst.index)} is {worst.got:g}, expected {worst.expected:g}, "
+                f"allowed difference {worst.allowed:.3g}",
+                width,
+                "forge-failed",
+            ),
+        ]
     if verdict.proxy:
         lines += [(), *wrapped(f"run on a smaller call of the same kind: {verdict.proxy}", width)]
-    lines += [(), *wrapped(f"seed {verdict.seed}, judged in {verdict.judged_s:.1f} s; "
-                           f"{node.origin} move, {node.strategy}, by {node.model or node.provider}", width, "forge-muted")]
+    lines += [
+        (),
+        *wrapped(
+            f"seed {verdict.seed}, judged in {verdict.judged_s:.1f} s; "
+            f"{node.origin} move, {node.strategy}, by {node.model or node.provider}",
+            width,
+            "forge-muted",
+        ),
+    ]
     if node.replied:
         tokens = node.replied.tokens_in + node.replied.tokens_out
-        lines += wrapped(f"reply after {clock(node.replied.seconds)}, {money(node.replied.cost_usd, tokens)}", width, "forge-muted")
+        lines += wrapped(
+            f"reply after {clock(node.replied.seconds)}, {money(node.replied.cost_usd, tokens)}", width, "forge-muted"
+        )
     return lines
 
 
@@ -50,14 +70,22 @@ def _checks(verdict: Verdict, width: int) -> list[Line]:
         figure = "" if check.figure is None else f"{check.figure:.2g}"
         allowed = "" if check.allowed is None else f"≤ {check.allowed:.2g}"
         used = bar(check.figure / check.allowed, 8) if check.figure is not None and check.allowed else ""
-        lines.append(((f"{'✓' if check.passed else '✗'} ", token), (f"{check.name:<{size}}", ""), (f" {figure:>8} {allowed:<9} ", ""),
-                      (used, token)))
+        lines.append(
+            (
+                (f"{'✓' if check.passed else '✗'} ", token),
+                (f"{check.name:<{size}}", ""),
+                (f" {figure:>8} {allowed:<9} ", ""),
+                (used, token),
+            )
+        )
         if check.detail and not (check.passed and width < 60):
             lines += wrapped(check.detail, width, "forge-muted", indent="    ")
     return lines
 
 
-def timing_lines(verdict: Verdict | None, points: tuple[Point, ...], variant: Variant | None, cards: OperatorFile | None, width: int) -> list[Line]:
+def timing_lines(
+    verdict: Verdict | None, points: tuple[Point, ...], variant: Variant | None, cards: OperatorFile | None, width: int
+) -> list[Line]:
     """Time with its interval, where it stands between eager and the floor, and every tuning point. points: of the first
     verdict, since a confirmation times the winner alone."""
     if verdict is None or verdict.timing is None:
@@ -67,10 +95,19 @@ def timing_lines(verdict: Verdict | None, points: tuple[Point, ...], variant: Va
     if timing.interval:
         lines += [_interval(timing.interval, timing.us)]
     if timing.speedup is not None:
-        lines.append(((f"{speedup(timing.speedup, timing.speedup_interval)} over {timing.baseline} "
-                       f"({microseconds(timing.baseline_us)})", "forge-verified"),))
+        lines.append(
+            (
+                (
+                    f"{speedup(timing.speedup, timing.speedup_interval)} over {timing.baseline} "
+                    f"({microseconds(timing.baseline_us)})",
+                    "forge-verified",
+                ),
+            )
+        )
     else:
-        lines += wrapped("nothing is timed against eager on the host target: no speed-up is claimed", width, "forge-muted")
+        lines += wrapped(
+            "nothing is timed against eager on the host target: no speed-up is claimed", width, "forge-muted"
+        )
     if variant is not None:
         lines += [(), *_roofline(timing.us, variant, cards, width)]
     settings = ", ".join(f"{name} {value}" for name, value in verdict.settings.items())
@@ -92,11 +129,20 @@ def _interval(interval: tuple[float, float], us: float) -> Line:
 def _roofline(us: float, variant: Variant, cards: OperatorFile | None, width: int) -> list[Line]:
     """How much of what the device could do is used."""
     reached = variant.floor_us / us if us else 0.0
-    lines: list[Line] = [(("ceiling   ", "forge-muted"), (bar(reached, min(SCALE, width - 20)), "forge-running"), (f" {reached:.0%}", "bold"))]
+    lines: list[Line] = [
+        (
+            ("ceiling   ", "forge-muted"),
+            (bar(reached, min(SCALE, width - 20)), "forge-running"),
+            (f" {reached:.0%}", "bold"),
+        )
+    ]
     rate = variant.bytes_moved / us / 1e6 if us else 0.0
-    text = f"{variant.bytes_moved / 1024:.0f} KiB moved at {rate:.2f} TB/s; the floor is {microseconds(variant.floor_us)}"
+    text = (
+        f"{variant.bytes_moved / 1024:.0f} KiB moved at {rate:.2f} TB/s; the floor is {microseconds(variant.floor_us)}"
+    )
     if cards is not None:
-        text += f" ({cards.device.copy_bytes_per_s / 1e12:.1f} TB/s copy, {cards.device.launch_us:.1f} us launch, {cards.device.name})"
+        device = cards.device
+        text += f" ({device.copy_bytes_per_s / 1e12:.1f} TB/s copy, {device.launch_us:.1f} us launch, {device.name})"
     return lines + wrapped(text, width, "forge-muted")
 
 
@@ -119,8 +165,12 @@ def heat_table(points: tuple[Point, ...]) -> list[Line]:
     if not best:
         return []
     fastest = min(best.values())
-    lines: list[Line] = [((f"{down + ' ↓  ' + across + ' →':<18}", "forge-muted"),
-                          *((f"{value:>9}", "forge-muted bold") for value in sorted(values[across])))]
+    lines: list[Line] = [
+        (
+            (f"{down + ' ↓  ' + across + ' →':<18}", "forge-muted"),
+            *((f"{value:>9}", "forge-muted bold") for value in sorted(values[across])),
+        )
+    ]
     for row in sorted(values[down]):
         cells = [_heat(best.get((row, column)), fastest) for column in sorted(values[across])]
         lines.append(((f"{row:<18}", "forge-muted bold"), *cells))
@@ -138,7 +188,13 @@ def _points(points: tuple[Point, ...], width: int) -> list[Line]:
     lines: list[Line] = [((f"{len(points)} tuning points, fastest first", "forge-muted"),)] if points else []
     for point in sorted(points, key=lambda point: (point.us is None, point.us or 0.0)):
         settings = " ".join(f"{name}={value}" for name, value in point.settings.items())
-        lines.append(((f"{microseconds(point.us):>10}  ", ""), (settings, ""), (f"  {point.reason}" if point.reason else "", "forge-failed")))
+        lines.append(
+            (
+                (f"{microseconds(point.us):>10}  ", ""),
+                (settings, ""),
+                (f"  {point.reason}" if point.reason else "", "forge-failed"),
+            )
+        )
     return lines
 
 
@@ -150,18 +206,41 @@ def profile_lines(verdict: Verdict | None, width: int) -> list[Line]:
     for counts in verdict.counts:
         sectors, requests = counts.global_sectors, counts.shared_requests
         used = counts.global_bytes / (32 * sectors) if sectors else 0.0
-        lines += [((counts.kernel, "bold"), (f"  {counts.blocks} blocks of {counts.threads} threads", "")),
-                  _figure("instructions", f"{counts.thread_instructions:,} by threads, {counts.warp_instructions:,} by warps"),
-                  _figure("active lanes", _part(counts.thread_instructions / (32 * counts.warp_instructions) if counts.warp_instructions else 0.0)),
-                  _figure("global", f"{counts.global_requests:,} requests, {sectors:,} sectors, {counts.global_bytes:,} bytes"),
-                  _figure("sector use", _part(used)),
-                  _figure("shared", f"{requests:,} requests, {counts.shared_waves:,} passes"
-                          + (f", {counts.shared_waves / requests:.2f} a request" if requests else "")),
-                  _figure("barriers", f"{counts.barriers:,}"), _figure("shared memory", f"{counts.shared_bytes:,} bytes a block"), ()]
+        lines += [
+            ((counts.kernel, "bold"), (f"  {counts.blocks} blocks of {counts.threads} threads", "")),
+            _figure(
+                "instructions", f"{counts.thread_instructions:,} by threads, {counts.warp_instructions:,} by warps"
+            ),
+            _figure(
+                "active lanes",
+                _part(
+                    counts.thread_instructions / (32 * counts.warp_instructions) if counts.warp_instructions else 0.0
+                ),
+            ),
+            _figure(
+                "global", f"{counts.global_requests:,} requests, {sectors:,} sectors, {counts.global_bytes:,} bytes"
+            ),
+            _figure("sector use", _part(used)),
+            _figure(
+                "shared",
+                f"{requests:,} requests, {counts.shared_waves:,} passes"
+                + (f", {counts.shared_waves / requests:.2f} a request" if requests else ""),
+            ),
+            _figure("barriers", f"{counts.barriers:,}"),
+            _figure("shared memory", f"{counts.shared_bytes:,} bytes a block"),
+            (),
+        ]
     best = next((point for point in verdict.points if point.settings == verdict.settings), None)
     for kernel in best.kernels if best else ():
-        known = [f"{value} {name}" for value, name in ((kernel.registers, "registers"), (kernel.static_shared, "bytes static shared"),
-                                                       (kernel.spill_bytes, "bytes spilled")) if value is not None]
+        known = [
+            f"{value} {name}"
+            for value, name in (
+                (kernel.registers, "registers"),
+                (kernel.static_shared, "bytes static shared"),
+                (kernel.spill_bytes, "bytes spilled"),
+            )
+            if value is not None
+        ]
         lines.append(_figure(kernel.name[:18], ", ".join(known) or "the compiler says nothing of it"))
     return lines or wrapped("nothing was counted: the interpreter of the host target counts, a GPU does not", width)
 

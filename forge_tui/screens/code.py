@@ -12,8 +12,14 @@ HIGHLIGHT_BYTES = 200_000
 CONTEXT = 3
 
 _TOKENS = (
-    ("Comment.Preproc", "code-directive"), ("Comment", "code-comment"), ("Keyword.Type", "code-type"), ("Keyword", "code-keyword"),
-    ("Literal.String", "code-string"), ("Literal.Number", "code-number"), ("Name.Builtin", "code-type"), ("Name.Function", "bold"),
+    ("Comment.Preproc", "code-directive"),
+    ("Comment", "code-comment"),
+    ("Keyword.Type", "code-type"),
+    ("Keyword", "code-keyword"),
+    ("Literal.String", "code-string"),
+    ("Literal.Number", "code-number"),
+    ("Name.Builtin", "code-type"),
+    ("Name.Function", "bold"),
 )
 
 
@@ -58,8 +64,16 @@ def _token(kind: str) -> str:
 def numbered(lines: tuple[Line, ...], marked: int | None = None) -> list[Line]:
     """With line numbers; `marked` (from 1) points at the line that a verdict names."""
     width = len(str(len(lines)))
-    return [((f"{'▶' if number == marked else ' '}{number:>{width}}  ", "forge-failed bold" if number == marked else "forge-muted"),
-             *line) for number, line in enumerate(lines, 1)]
+    return [
+        (
+            (
+                f"{'▶' if number == marked else ' '}{number:>{width}}  ",
+                "forge-failed bold" if number == marked else "forge-muted",
+            ),
+            *line,
+        )
+        for number, line in enumerate(lines, 1)
+    ]
 
 
 def unified(old: str, new: str, old_name: str, new_name: str) -> list[Line]:
@@ -80,7 +94,9 @@ def side_by_side(old: str, new: str, old_name: str, new_name: str, width: int) -
     """The whole of both texts beside each other, changed lines marked with -, + and coloured."""
     half = max(20, (width - 3) // 2)
     left, right = old.splitlines(), new.splitlines()
-    found: list[Line] = [(_half(old_name, half, " ", "bold"), (" │ ", "forge-muted"), _half(new_name, half, " ", "bold"))]
+    found: list[Line] = [
+        (_half(old_name, half, " ", "bold"), (" │ ", "forge-muted"), _half(new_name, half, " ", "bold"))
+    ]
     for kind, a, b, c, d in difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
         if kind == "equal":
             shown = range(b - a)
@@ -90,7 +106,13 @@ def side_by_side(old: str, new: str, old_name: str, new_name: str, width: int) -
                     if offset == CONTEXT:
                         found.append(((f"  … {b - a - 2 * CONTEXT} lines the same …", "forge-muted"),))
                     continue
-                found.append((_half(left[a + offset], half, " ", ""), (" │ ", "forge-muted"), _half(right[c + offset], half, " ", "")))
+                found.append(
+                    (
+                        _half(left[a + offset], half, " ", ""),
+                        (" │ ", "forge-muted"),
+                        _half(right[c + offset], half, " ", ""),
+                    )
+                )
             continue
         for offset in range(max(b - a, d - c)):
             old_line = left[a + offset] if a + offset < b else None
@@ -110,5 +132,5 @@ def _skip(old: str, new: str, width: int) -> int:
 
 def _half(text: str, width: int, sign: str, token: str, skip: int = 0) -> Span:
     text = text.expandtabs(4)
-    text = f"{sign} …{text[skip + 1:]}" if skip else f"{sign} {text}"
-    return (text[:width - 1] + "…" if len(text) > width else text.ljust(width)), token
+    text = f"{sign} …{text[skip + 1 :]}" if skip else f"{sign} {text}"
+    return (text[: width - 1] + "…" if len(text) > width else text.ljust(width)), token

@@ -13,7 +13,10 @@ from forge_tui.screens.widgets.table import Cell, Column, Row, Table
 
 BOX = """
 {name} {{ align: center middle; }}
-{name} > Vertical {{ width: 64; max-width: 96%; height: auto; max-height: 80%; border: round $primary; padding: 0 1; background: $surface; }}
+{name} > Vertical {{
+    width: 64; max-width: 96%; height: auto; max-height: 80%;
+    border: round $primary; padding: 0 1; background: $surface;
+}}
 """
 
 
@@ -67,7 +70,9 @@ class Choose(ModalScreen[str]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Table((Column(self._question, 0),), lambda key: Row(key, (Cell(key),)), empty="nothing to choose from")
+            yield Table(
+                (Column(self._question, 0),), lambda key: Row(key, (Cell(key),)), empty="nothing to choose from"
+            )
 
     def on_mount(self) -> None:
         table = self.query_one(Table)

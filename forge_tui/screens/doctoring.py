@@ -62,7 +62,10 @@ class Doctor(ForgeScreen):
     """Every finding."""
 
     NAME = "doctor"
-    BINDINGS = [Binding("r", "again", "look again", id="doctor.again"), Binding("escape,q", "app.pop_screen", "back", id="doctor.back")]
+    BINDINGS = [
+        Binding("r", "again", "look again", id="doctor.again"),
+        Binding("escape,q", "app.pop_screen", "back", id="doctor.back"),
+    ]
     DEFAULT_CSS = "Doctor LineView { padding: 0 1; }"
 
     def compose(self) -> ComposeResult:
@@ -88,7 +91,9 @@ class Doctor(ForgeScreen):
         self.query_one("#findings", LineView).show(plain("looking …"), top=0)
         found = await fresh_diagnosis()
         if found is None:
-            self.query_one("#findings", LineView).show(plain("the look failed: run `forge-tui doctor` in a shell"), top=0)
+            self.query_one("#findings", LineView).show(
+                plain("the look failed: run `forge-tui doctor` in a shell"), top=0
+            )
         else:
             self._show(found)
 
@@ -101,7 +106,11 @@ class Doctor(ForgeScreen):
 
 def diagnosis_lines(found: Diagnosis, width: int) -> list[Line]:
     """What is missing first."""
-    signs = {"ok": ("✓ ok", "forge-verified"), "note": ("· note", "forge-muted"), "missing": ("✗ missing", "forge-failed")}
+    signs = {
+        "ok": ("✓ ok", "forge-verified"),
+        "note": ("· note", "forge-muted"),
+        "missing": ("✗ missing", "forge-failed"),
+    }
     order = {"missing": 0, "note": 1, "ok": 2}
     lines: list[Line] = [((f"forge-tui {found.version}", "bold"),), ()]
     for finding in sorted(found.findings, key=lambda finding: order[finding.status]):

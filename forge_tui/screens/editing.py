@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def edit_text(screen: ForgeScreen, watch: ProjectWatch, node: Node, text: str) -> None:
-    """Open the editor, wait for its end, and hand the new text to the engine: the running one, or one started for it."""
+    """Open the editor, wait for its end, and hand the new text to the running engine, or to one started for it."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not editor:
         screen.notify("export EDITOR=vim (or another) before starting forge-tui", title="No editor", severity="warning")
@@ -38,15 +38,24 @@ def edit_text(screen: ForgeScreen, watch: ProjectWatch, node: Node, text: str) -
         return
     new = file.read_text(errors="replace")
     if code or new == text:
-        screen.notify(f"nothing was changed{f' (the editor ended with {code})' if code else ''}; your text is in {file}",
-                      title="No new candidate")
+        screen.notify(
+            f"nothing was changed{f' (the editor ended with {code})' if code else ''}; your text is in {file}",
+            title="No new candidate",
+        )
         return
-    hand_over(screen, watch, node.id, lambda: steering.add_kernel(watch.paths, node.id, new, "edited by hand"),
-              kept=f"; your text is in {file}", judge=True)
+    hand_over(
+        screen,
+        watch,
+        node.id,
+        lambda: steering.add_kernel(watch.paths, node.id, new, "edited by hand"),
+        kept=f"; your text is in {file}",
+        judge=True,
+    )
 
 
-def hand_over(screen: ForgeScreen, watch: ProjectWatch, node: str, ask: Callable[[], str], *, kept: str = "",
-              judge: bool = False) -> None:
+def hand_over(
+    screen: ForgeScreen, watch: ProjectWatch, node: str, ask: Callable[[], str], *, kept: str = "", judge: bool = False
+) -> None:
     """Leave a move for the running engine, or the next one; where a kernel waits to be judged, one is started."""
     try:
         ask()

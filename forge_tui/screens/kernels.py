@@ -13,8 +13,7 @@ from textual.widgets import Static
 from forge_tui.engine import steering
 from forge_tui.engine.search.tree import Node
 from forge_tui.screens.base import FindLine, ForgeScreen
-from forge_tui.screens.candidate import profile_lines, timing_lines, verdict_lines
-from forge_tui.screens.code import highlighted, numbered, side_by_side, unified
+from forge_tui.screens.candidatetexts import CandidateTexts
 from forge_tui.screens.dialogs import Ask
 from forge_tui.screens.editing import edit_text, hand_over
 from forge_tui.screens.searchtree import COLUMNS, FOLD, SPEEDUP, TreeRows
@@ -37,25 +36,65 @@ class KernelBench(ForgeScreen):
 
     NAME = "kernels"
     SIDE = "#tree"
-    LEGEND: ClassVar[str] = ("★ best   • on the way to it   ▸ folded failures (space opens)   ▶ in flight\n"
-                             "✓ verified   = same code as another   ✗ failed   – this target cannot tell")
+    LEGEND: ClassVar[str] = (
+        "★ best   • on the way to it   ▸ folded failures (space opens)   ▶ in flight\n"
+        "✓ verified   = same code as another   ✗ failed   – this target cannot tell"
+    )
     BINDINGS = [
         Binding("space", "fold", "fold", tooltip="fold or unfold", id="kernels.fold"),
         Binding("b", "best", "best", tooltip="jump to the best candidate", id="kernels.best"),
         Binding("f", "failure", "next failure", id="kernels.failure"),
-        Binding("e", "edit", "edit", tooltip="edit the kernel in $EDITOR: makes a child that is judged like any other", id="kernels.edit"),
-        Binding("m", "mark", "mark", show=False, tooltip="mark this candidate, to compare others with it", id="kernels.mark"),
+        Binding(
+            "e",
+            "edit",
+            "edit",
+            tooltip="edit the kernel in $EDITOR: makes a child that is judged like any other",
+            id="kernels.edit",
+        ),
+        Binding(
+            "m", "mark", "mark", show=False, tooltip="mark this candidate, to compare others with it", id="kernels.mark"
+        ),
         Binding("d", "diff", "diff", tooltip="what the diff compares with: parent, best, marked", id="kernels.diff"),
         Binding("v", "layout", "layout", show=False, tooltip="the diff unified or side by side", id="kernels.layout"),
         Binding("n", "found(1)", "next match", show=False, tooltip="next match", id="kernels.next_match"),
         Binding("N", "found(-1)", "previous match", show=False, tooltip="previous match", id="kernels.previous_match"),
         Binding("y", "copy", "copy", show=False, tooltip="copy the kernel's source (OSC 52)", id="kernels.copy"),
-        Binding("H", "hint", "hint", show=False, tooltip="hint: words for whoever writes below this candidate", id="kernels.hint"),
-        Binding("x", "prune", "prune", show=False, tooltip="prune: build on nothing of this branch, or again", id="kernels.prune"),
-        Binding("p", "pin", "pin", show=False, tooltip="pin: build only on pinned branches, or anywhere again", id="kernels.pin"),
-        *(Binding(str(number), f"tab('{name}')", name, show=False, tooltip=f"show {name}", id=f"kernels.tab_{name}")
-          for number, name in enumerate(TABS, 1)),
-        Binding("left_square_bracket", "turn(-1)", "previous tab", show=False, tooltip="previous tab", id="kernels.previous_tab"),
+        Binding(
+            "H",
+            "hint",
+            "hint",
+            show=False,
+            tooltip="hint: words for whoever writes below this candidate",
+            id="kernels.hint",
+        ),
+        Binding(
+            "x",
+            "prune",
+            "prune",
+            show=False,
+            tooltip="prune: build on nothing of this branch, or again",
+            id="kernels.prune",
+        ),
+        Binding(
+            "p",
+            "pin",
+            "pin",
+            show=False,
+            tooltip="pin: build only on pinned branches, or anywhere again",
+            id="kernels.pin",
+        ),
+        *(
+            Binding(str(number), f"tab('{name}')", name, show=False, tooltip=f"show {name}", id=f"kernels.tab_{name}")
+            for number, name in enumerate(TABS, 1)
+        ),
+        Binding(
+            "left_square_bracket",
+            "turn(-1)",
+            "previous tab",
+            show=False,
+            tooltip="previous tab",
+            id="kernels.previous_tab",
+        ),
         Binding("right_square_bracket", "turn(1)", "next tab", show=False, tooltip="next tab", id="kernels.next_tab"),
         Binding("escape,q", "app.pop_screen", "back", id="kernels.back"),
     ]
@@ -73,10 +112,7 @@ class KernelBench(ForgeScreen):
         self.project = watch
         self.variant = variant
         self.tab = "verdict"
-        self.against = "parent"
-        self.unified: bool | None = None
-        """None: by the width of the terminal."""
-        self.marked: str | None = None
+        self.texts = CandidateTexts(watch, variant)
         self._rows = TreeRows(watch.state.operator(variant).tree)
         self._wanted = ""
         self._shown: tuple[object, ...] | None = None
@@ -84,7 +120,9 @@ class KernelBench(ForgeScreen):
     def compose(self) -> ComposeResult:
         yield Static(id="title", markup=False)
         with Horizontal():
-            yield Table(COLUMNS, self._rows.row, empty="no candidates yet: press esc, then f to forge this operator", id="tree")
+            yield Table(
+                COLUMNS, self._rows.row, empty="no candidates yet: press esc, then f to forge this operator", id="tree"
+            )
             with Vertical(id="text", classes="pane"):
                 yield Static(id="tabs")
                 yield LineView(id="lines")
@@ -117,7 +155,10 @@ class KernelBench(ForgeScreen):
         variant = self.project.cards.find(self.variant) if self.project.cards else None
         name = f"{short(variant.operator)} {self.variant[:4]}" if variant else self.variant
         pending = f", {operator.pending} in flight" if operator.pending else ""
-        self.update("#title", f"{self.project.paths.root.name} › {name}   {operator.tried} tried, {operator.verified} verified{pending}")
+        self.update(
+            "#title",
+            f"{self.project.paths.root.name} › {name}   {operator.tried} tried, {operator.verified} verified{pending}",
+        )
         table = self.query_one("#tree", Table)
         modelled = self.project.cards is not None and self.project.cards.time_kind == "cpu"
         table.hidden = frozenset({SPEEDUP}) if modelled else frozenset()
@@ -139,8 +180,16 @@ class KernelBench(ForgeScreen):
     def _describe(self, force: bool = False) -> None:
         view = self.query_one("#lines", LineView)
         node, width = self.node, max(20, view.size.width)
-        stamp = (node.id if node else None, node.outcome if node else None, node.kernel if node else None, self.tab, self.against,
-                 self.marked, self.unified, width)
+        stamp = (
+            node.id if node else None,
+            node.outcome if node else None,
+            node.kernel if node else None,
+            self.tab,
+            self.texts.against,
+            self.texts.marked,
+            self.texts.unified,
+            width,
+        )
         if stamp == self._shown and not force:
             return
         fresh = self._shown is None or stamp[0] != self._shown[0] or self.tab != self._shown[3]
@@ -154,7 +203,10 @@ class KernelBench(ForgeScreen):
             if sum(len(name) + gap for name in names) <= width + 1:
                 break
         else:
-            names, gap = [f"{number} {name}" if name == self.tab else str(number) for number, name in enumerate(TABS, 1)], 2
+            names, gap = (
+                [f"{number} {name}" if name == self.tab else str(number) for number, name in enumerate(TABS, 1)],
+                2,
+            )
         return (" " * gap).join(f"[b reverse]{name}[/]" if name.endswith(self.tab) else name for name in names)
 
     def _lines(self, node: Node | None, width: int) -> list[Line]:
@@ -162,74 +214,21 @@ class KernelBench(ForgeScreen):
             folded = self._rows.places.get(self.query_one("#tree", Table).key or "")
             if folded is None or not folded.folded:
                 return plain("nothing was tried yet")
-            return [line for item in folded.folded for line in
-                    wrapped(f"{item.number} {item.outcome.replace('_', ' ')}: "
-                            f"{item.verdict.sentence if item.verdict else item.replied.problem if item.replied else ''}", width)]
-        return getattr(self, f"_{self.tab}_lines")(node, width)
+            return [
+                line
+                for item in folded.folded
+                for line in wrapped(
+                    f"{item.number} {item.outcome.replace('_', ' ')}: "
+                    f"{item.verdict.sentence if item.verdict else item.replied.problem if item.replied else ''}",
+                    width,
+                )
+            ]
+        return self.texts.lines(self.tab, node, width, self._flat)
 
-    def _verdict_lines(self, node: Node, width: int) -> list[Line]:
-        return verdict_lines(node, self.project.verdict(node), width)
-
-    def _timing_lines(self, node: Node, width: int) -> list[Line]:
-        cards = self.project.cards
-        first = self.project.judged(node)
-        return timing_lines(self.project.verdict(node), first.points if first else (), cards.find(self.variant) if cards else None, cards, width)
-
-    def _profile_lines(self, node: Node, width: int) -> list[Line]:
-        return profile_lines(self.project.judged(node), width)
-
-    def _source_lines(self, node: Node, width: int) -> list[Line]:
-        text, problem = self._source(node)
-        return numbered(highlighted(text), node.verdict.line if node.verdict else None) if not problem else wrapped(problem, width)
-
-    def _diff_lines(self, node: Node, width: int) -> list[Line]:
-        other, name = self._other(node)
-        if other is None:
-            return wrapped(f"no {self.against} to compare with: d chooses another", width)
-        old, problem = self._source(other)
-        new, problem_here = self._source(node)
-        if problem or problem_here:
-            return wrapped(problem or problem_here, width)
-        names = f"{name} {other.number}", f"this {node.number}"
-        if old == new:
-            return wrapped(f"{names[0]} and {names[1]} have the same text", width)
-        flat = self.app.size.width < WIDE if self.unified is None else self.unified
-        return unified(old, new, *names) if flat else side_by_side(old, new, *names, width)
-
-    def _prompt_lines(self, node: Node, width: int) -> list[Line]:
-        return self._text_file(node.replied.prompt_file if node.replied else None, width, "prompt")
-
-    def _reply_lines(self, node: Node, width: int) -> list[Line]:
-        return self._text_file(node.replied.reply_file if node.replied else None, width, "reply")
-
-    def _compiler_lines(self, node: Node, width: int) -> list[Line]:
-        verdict = self.project.judged(node)
-        log = verdict.build_log if verdict else ""
-        return wrapped(log, width) if log else wrapped("the compiler said nothing", width)
-
-    def _text_file(self, name: str | None, width: int, what: str) -> list[Line]:
-        if name is None:
-            return wrapped(f"no {what}: a kernel that ships with Forge or a person's has none", width)
-        try:
-            return wrapped((self.project.paths.replies / name).read_text(errors="replace"), width)
-        except OSError as error:
-            return wrapped(f"replies/{name} cannot be read: {error.strerror}", width)
-
-    def _source(self, node: Node) -> tuple[str, str]:
-        """Text, or why there is none."""
-        if node.kernel is None:
-            return "", "no kernel in the reply" if node.settled else "not written yet"
-        try:
-            return self.project.paths.kernel(node.kernel).read_text(errors="replace"), ""
-        except OSError as error:
-            return "", f"kernels/{node.kernel}.cu cannot be read: {error.strerror}"
-
-    def _other(self, node: Node) -> tuple[Node | None, str]:
-        if self.against == "best":
-            return self.project.state.operator(self.variant).best, "best"
-        if self.against == "marked":
-            return (self.project.state.node(self.marked) if self.marked else None), "marked"
-        return (node.parent if node.parent and node.parent.id else None), "parent"
+    @property
+    def _flat(self) -> bool:
+        """Whether a diff is unified."""
+        return self.app.size.width < WIDE if self.texts.unified is None else self.texts.unified
 
     # -- actions
 
@@ -243,12 +242,11 @@ class KernelBench(ForgeScreen):
     def action_diff(self) -> None:
         if self.tab == "diff":
             kinds = ("parent", "best", "marked")
-            self.against = kinds[(kinds.index(self.against) + 1) % len(kinds)]
+            self.texts.against = kinds[(kinds.index(self.texts.against) + 1) % len(kinds)]
         self.action_tab("diff")
 
     def action_layout(self) -> None:
-        flat = self.app.size.width < WIDE if self.unified is None else self.unified
-        self.unified = not flat
+        self.texts.unified = not self._flat
         self.action_tab("diff")
 
     def action_fold(self) -> None:
@@ -276,7 +274,11 @@ class KernelBench(ForgeScreen):
         node = self.node
         nodes = list(self.project.state.operator(self.variant).tree.nodes.values())
         start = node.number if node else 0
-        failed = [item for item in nodes[start:] + nodes[:start] if item.settled and item.outcome not in ("verified", "duplicate")]
+        failed = [
+            item
+            for item in nodes[start:] + nodes[:start]
+            if item.settled and item.outcome not in ("verified", "duplicate")
+        ]
         if not failed:
             self.notify("nothing failed here", title="No failure")
             return
@@ -294,13 +296,13 @@ class KernelBench(ForgeScreen):
             self.notify("put the cursor on a candidate", title="Nothing to mark")
             return
         table = self.query_one("#tree", Table)
-        self.marked = None if self.marked == node.id else node.id
-        table.marked = {self.marked} if self.marked else set()
+        self.texts.marked = None if self.texts.marked == node.id else node.id
+        table.marked = {self.texts.marked} if self.texts.marked else set()
         table.refresh()
-        self.against = "marked" if self.marked else "parent"
+        self.texts.against = "marked" if self.texts.marked else "parent"
 
     def action_copy(self) -> None:
-        text, problem = self._source(self.node) if self.node else ("", "put the cursor on a candidate")
+        text, problem = self.texts.source(self.node) if self.node else ("", "put the cursor on a candidate")
         if problem:
             self.notify(problem, title="Nothing to copy")
             return
@@ -335,7 +337,7 @@ class KernelBench(ForgeScreen):
 
     def action_edit(self) -> None:
         node = self.node
-        text, problem = self._source(node) if node else ("", "put the cursor on a candidate that has a kernel")
+        text, problem = self.texts.source(node) if node else ("", "put the cursor on a candidate that has a kernel")
         if node is None or problem:
             self.notify(problem, title="Nothing to edit")
             return

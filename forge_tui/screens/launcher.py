@@ -26,8 +26,14 @@ from forge_tui.store.paths import ProjectPaths
 from forge_tui.store.recent import recent_projects, remember
 
 COLUMNS = (
-    Column("project", 0), Column("state", 13), Column("operators", 9, "right", drop=1), Column("best", 7, "right", drop=4),
-    Column("cost", 8, "right", drop=5), Column("device", 8, drop=3), Column("last event", 10, "right", drop=2), Column("model", 28, drop=6),
+    Column("project", 0),
+    Column("state", 13),
+    Column("operators", 9, "right", drop=1),
+    Column("best", 7, "right", drop=4),
+    Column("cost", 8, "right", drop=5),
+    Column("device", 8, drop=3),
+    Column("last event", 10, "right", drop=2),
+    Column("model", 28, drop=6),
 )
 BEST = 3
 """Column: left out where nothing was timed against eager."""
@@ -43,12 +49,21 @@ class Launcher(ForgeScreen):
 
     NAME = "launcher"
     SIDE = "#side"
-    LEGEND: ClassVar[str] = "▶ an engine runs   ✓ done   ▪ stopped or at a limit: goes on   … waits for replies   · new   – archived"
+    LEGEND: ClassVar[str] = (
+        "▶ an engine runs   ✓ done   ▪ stopped or at a limit: goes on   … waits for replies   · new   – archived"
+    )
     BINDINGS = [
         Binding("n", "new", "new", tooltip="make a project from a model", id="launcher.new"),
         Binding("R", "rename", "rename", tooltip="rename the project's folder", id="launcher.rename"),
         Binding("a", "archive", "archive", tooltip="put the project out of sight, or back", id="launcher.archive"),
-        Binding("A", "archived", "archived", show=False, tooltip="show archived projects, or hide them", id="launcher.archived"),
+        Binding(
+            "A",
+            "archived",
+            "archived",
+            show=False,
+            tooltip="show archived projects, or hide them",
+            id="launcher.archived",
+        ),
         Binding("x", "delete", "delete", tooltip="move the project to the trash folder", id="launcher.delete"),
         Binding("D", "doctor", "doctor", show=False, tooltip="what this machine has and lacks", id="launcher.doctor"),
         Binding("r", "reload", "reload", show=False, tooltip="read the list anew", id="launcher.reload"),
@@ -59,7 +74,10 @@ class Launcher(ForgeScreen):
     Launcher.narrow Horizontal { layout: vertical; }
     Launcher.narrow #side { width: 1fr; height: 6; border-left: none; border-top: solid $panel; }
     Launcher.low #side { height: 4; }
-    Launcher #doctor { height: 1; dock: bottom; padding: 0 1; margin-bottom: 1; color: $forge-muted; text-wrap: nowrap; text-overflow: ellipsis; }
+    Launcher #doctor {
+        height: 1; dock: bottom; padding: 0 1; margin-bottom: 1; color: $forge-muted;
+        text-wrap: nowrap; text-overflow: ellipsis;
+    }
     """
 
     def __init__(self) -> None:
@@ -145,14 +163,22 @@ class Launcher(ForgeScreen):
         table = self.query_one("#projects", Table)
         archived = set(self.app.remembered.archived)  # type: ignore[attr-defined]
         words = self._wanted.lower().split()
-        keys = [root for root in self._roots if (self._with_archived or root not in archived)
-                and all(word in f"{Path(root).name} {self._shown[root].model} {self._word(root)}".lower() for word in words)]
+        keys = [
+            root
+            for root in self._roots
+            if (self._with_archived or root not in archived)
+            and all(word in f"{Path(root).name} {self._shown[root].model} {self._word(root)}".lower() for word in words)
+        ]
         keys.sort(key=lambda root: root not in self._held)
         table.hidden = frozenset() if any(self._shown[root].best is not None for root in keys) else frozenset({BEST})
         table.show(keys)
         hidden = len(archived.intersection(self._roots)) if not self._with_archived else 0
-        self.update("#title", f"forge-tui   {len(keys)} projects" + (f", {len(self._held)} running" if self._held else "")
-                    + (f", {hidden} archived (A)" if hidden else ""))
+        self.update(
+            "#title",
+            f"forge-tui   {len(keys)} projects"
+            + (f", {len(self._held)} running" if self._held else "")
+            + (f", {hidden} archived (A)" if hidden else ""),
+        )
         self._describe()
 
     def _word(self, root: str) -> str:
@@ -162,13 +188,22 @@ class Launcher(ForgeScreen):
 
     def _row(self, root: str) -> Row:
         summary, word = self._shown[root], self._word(root)
-        return Row(root, (
-            Cell(Path(root).name, "bold" if word == "running" else ""),
-            Cell("✗ unreadable" if summary.problem else state(word), "forge-failed" if summary.problem else TOKENS.get(word, "")),
-            Cell(f"{summary.good} of {summary.operators}" if summary.operators else "–"), Cell(speedup(summary.best)),
-            Cell("unknown" if summary.cost_usd is None else f"${summary.cost_usd:.2f}"), Cell(summary.device or "–"),
-            Cell(_age(summary.last_event_at, word)), Cell(Path(summary.model).name if "/" in summary.model and ":" not in summary.model
-                                                          else summary.model)))
+        return Row(
+            root,
+            (
+                Cell(Path(root).name, "bold" if word == "running" else ""),
+                Cell(
+                    "✗ unreadable" if summary.problem else state(word),
+                    "forge-failed" if summary.problem else TOKENS.get(word, ""),
+                ),
+                Cell(f"{summary.good} of {summary.operators}" if summary.operators else "–"),
+                Cell(speedup(summary.best)),
+                Cell("unknown" if summary.cost_usd is None else f"${summary.cost_usd:.2f}"),
+                Cell(summary.device or "–"),
+                Cell(_age(summary.last_event_at, word)),
+                Cell(Path(summary.model).name if "/" in summary.model and ":" not in summary.model else summary.model),
+            ),
+        )
 
     def _describe(self) -> None:
         side, root = self.query_one("#side", LineView), self.query_one("#projects", Table).key
@@ -206,8 +241,10 @@ class Launcher(ForgeScreen):
             self.notify("there is no project here; n makes one", title="Nothing to archive")
             return
         away = self.app.toggle_archived(root)  # type: ignore[attr-defined]
-        self.notify("A shows archived projects, a brings one back" if away else "it is in the list again",
-                    title="Archived" if away else "Brought back")
+        self.notify(
+            "A shows archived projects, a brings one back" if away else "it is in the list again",
+            title="Archived" if away else "Brought back",
+        )
         self._show()
 
     def action_rename(self) -> None:
@@ -295,14 +332,27 @@ def summary_lines(summary: Summary, is_running: bool, width: int) -> list[Line]:
     if summary.described:
         lines += wrapped(summary.described, width)
     word = "running" if is_running else summary.status
-    lines += [(), ((state(word), TOKENS.get(word, "")), (f"  {summary.reason}" if summary.reason and not is_running else "", ""))]
+    lines += [
+        (),
+        ((state(word), TOKENS.get(word, "")), (f"  {summary.reason}" if summary.reason and not is_running else "", "")),
+    ]
     if summary.variants:
-        lines += wrapped(f"{summary.variants} variants captured, {summary.offered} open to a kernel; "
-                         f"{summary.good} of {summary.operators} searched ones have one", width)
+        lines += wrapped(
+            f"{summary.variants} variants captured, {summary.offered} open to a kernel; "
+            f"{summary.good} of {summary.operators} searched ones have one",
+            width,
+        )
     else:
         lines += wrapped("not captured yet: open it and press F", width)
     if summary.in_model:
         lines += wrapped(summary.in_model, width, "forge-verified")
-    lines += [(), *wrapped(f"{summary.provider or 'no provider'} on {summary.device or 'no device'}, "
-                           f"{money(summary.cost_usd, summary.tokens)}", width, "forge-muted")]
+    lines += [
+        (),
+        *wrapped(
+            f"{summary.provider or 'no provider'} on {summary.device or 'no device'}, "
+            f"{money(summary.cost_usd, summary.tokens)}",
+            width,
+            "forge-muted",
+        ),
+    ]
     return lines

@@ -76,13 +76,15 @@ def completion(value: str) -> str | None:
         return None
     folder, begun = os.path.split(os.path.expanduser(typed))
     try:
-        names = sorted(name for name in os.listdir(folder or ".") if name.startswith(begun) and (begun or not name.startswith(".")))
+        names = sorted(
+            name for name in os.listdir(folder or ".") if name.startswith(begun) and (begun or not name.startswith("."))
+        )
     except OSError:
         return None
     for name in names:
         if name != begun:
             slash = "/" if os.path.isdir(os.path.join(folder, name)) else ""
-            return f"{head}{colon}{typed[:len(typed) - len(begun)]}{name}{slash}"
+            return f"{head}{colon}{typed[: len(typed) - len(begun)]}{name}{slash}"
     return None
 
 
@@ -120,7 +122,9 @@ def _check_folder(form: dict[str, str]) -> Checked:
     if root is None:
         return Checked("folder", True, "named after the model")
     if ProjectPaths(root).is_project():
-        return Checked("folder", False, f"{root} is a project already: open it from the launcher, or name another folder")
+        return Checked(
+            "folder", False, f"{root} is a project already: open it from the launcher, or name another folder"
+        )
     if root.exists() and not root.is_dir():
         return Checked("folder", False, f"{root} is a file")
     return Checked("folder", True, f"{root} will be made")
@@ -154,7 +158,9 @@ def preview(spec: str) -> str:
                 text = file.read(PREVIEW_BYTES).decode(errors="replace")
         lines = text.splitlines()
         return " | ".join(lines[:PREVIEW_LINES]) + (" | …" if len(lines) > PREVIEW_LINES else "")
-    path = Path((rest if kind in ("image", "audio") else spec.rpartition(":")[0] if ".py:" in spec else spec)).expanduser()
+    path = Path(
+        rest if kind in ("image", "audio") else spec.rpartition(":")[0] if ".py:" in spec else spec
+    ).expanduser()
     return f"{path.name}, {path.stat().st_size:,} bytes"
 
 
@@ -169,7 +175,13 @@ def _check_provider(name: str) -> Checked:
         return Checked("provider", True, "needs no key" if variable is None else f"needs {variable}")
     finding = next((item for item in diagnosis.findings if item.name == variable), None)
     if finding is None or finding.status != "ok":
-        return Checked("provider", False, f"{variable}: {finding.found if finding else 'not looked for'}; {finding.fix if finding else 'D in the launcher'}")
+        return Checked(
+            "provider",
+            False,
+            f"{variable}: {finding.found}; {finding.fix}"
+            if finding
+            else f"{variable}: not looked for; D in the launcher",
+        )
     return Checked("provider", True, f"{variable} is {finding.found}; it is tried with the first request")
 
 
@@ -195,7 +207,8 @@ class NewProject(ForgeScreen):
     LEGEND: ClassVar[str] = "the right arrow takes the path that is offered"
     BINDINGS = [
         Binding("ctrl+s", "capture", "make and capture", priority=True, id="newproject.capture"),
-        Binding("down,enter", "app.focus_next", "next field", show=False), Binding("up", "app.focus_previous", "previous field", show=False),
+        Binding("down,enter", "app.focus_next", "next field", show=False),
+        Binding("up", "app.focus_previous", "previous field", show=False),
         Binding("escape", "app.pop_screen", "back", id="newproject.back"),
     ]
     DEFAULT_CSS = """
@@ -223,8 +236,12 @@ class NewProject(ForgeScreen):
                 for name, label, hint in FIELDS:
                     with Horizontal(classes="field"):
                         yield Label(label)
-                        yield Input({"device": "auto", "provider": "builtin"}.get(name, ""), placeholder=hint, id=name,
-                                    suggester=PathSuggester() if name in ("source", "folder", "inputs", "weights") else None)
+                        yield Input(
+                            {"device": "auto", "provider": "builtin"}.get(name, ""),
+                            placeholder=hint,
+                            id=name,
+                            suggester=PathSuggester() if name in ("source", "folder", "inputs", "weights") else None,
+                        )
             yield LineView(id="checks", can_focus=False)
         yield FindLine("")
         yield KeyBar()
@@ -260,7 +277,10 @@ class NewProject(ForgeScreen):
             if item.field == "folder" and self._made and project_root(self.form()) == self._made[0]:
                 continue
             sign, token = ("✓", "forge-verified") if item.good else ("✗", "forge-failed")
-            lines += [((f"{sign} ", token), (item.field, "bold")), *wrapped(item.text, width, "forge-muted", indent="  ")]
+            lines += [
+                ((f"{sign} ", token), (item.field, "bold")),
+                *wrapped(item.text, width, "forge-muted", indent="  "),
+            ]
         view.show(lines, top=0)
 
     def _say(self, text: str, token: str) -> None:
@@ -271,8 +291,11 @@ class NewProject(ForgeScreen):
     def action_capture(self) -> None:
         form = self.form()
         root = project_root(form)
-        wrong = [item for item in check_form(form) if not item.good
-                 and not (item.field == "folder" and self._made and root == self._made[0])]
+        wrong = [
+            item
+            for item in check_form(form)
+            if not item.good and not (item.field == "folder" and self._made and root == self._made[0])
+        ]
         if self._busy:
             self.notify("the capture is still going on", title="Already capturing")
         elif wrong or root is None:
@@ -283,11 +306,24 @@ class NewProject(ForgeScreen):
     def _write(self, root: Path, form: dict[str, str]) -> None:
         """Make the project; or make it again, where it is ours and as we left it. Raises ForgeError."""
         paths = ProjectPaths(root)
-        if self._made and self._made[0] == root and paths.config.is_file() and paths.config.read_text() == self._made[1]:
+        if (
+            self._made
+            and self._made[0] == root
+            and paths.config.is_file()
+            and paths.config.read_text() == self._made[1]
+        ):
             paths.config.unlink()
-        new_project(root, form["source"], inputs=form["inputs"], device=form["device"] or "auto", dtype=form["dtype"],
-                    weights=form["weights"], attention=form["attention"], provider=ProviderConfig(form["provider"] or "builtin", form["llm"]),
-                    budget=BudgetConfig(usd=float(form["budget"] or 0)))
+        new_project(
+            root,
+            form["source"],
+            inputs=form["inputs"],
+            device=form["device"] or "auto",
+            dtype=form["dtype"],
+            weights=form["weights"],
+            attention=form["attention"],
+            provider=ProviderConfig(form["provider"] or "builtin", form["llm"]),
+            budget=BudgetConfig(usd=float(form["budget"] or 0)),
+        )
         self._made = (root, paths.config.read_text())
 
     @work(exclusive=True)

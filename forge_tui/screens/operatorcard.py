@@ -27,14 +27,25 @@ def card_lines(watch: ProjectWatch, entry: Entry, width: int) -> list[Line]:
     lines += [(), *_times(watch, entry, width)]
     if operator and operator.best and operator.best.verdict:
         best = operator.best
-        lines += [(), (("best  ", "forge-muted"), (f"#{best.number} {best.replied.idea if best.replied else best.strategy}", "bold")),
-                  *wrapped(best.verdict.sentence, width)]
+        lines += [
+            (),
+            (
+                ("best  ", "forge-muted"),
+                (f"#{best.number} {best.replied.idea if best.replied else best.strategy}", "bold"),
+            ),
+            *wrapped(best.verdict.sentence, width),
+        ]
         if best.verdict.settings:
-            lines += wrapped(", ".join(f"{name} {value}" for name, value in best.verdict.settings.items()), width, "forge-muted")
+            lines += wrapped(
+                ", ".join(f"{name} {value}" for name, value in best.verdict.settings.items()), width, "forge-muted"
+            )
     if operator and operator.tried:
         cost = None if operator.unpriced else operator.cost_usd
-        lines += [(), _figure("tried", f"{operator.tried}, {operator.verified} verified"),
-                  _figure("cost", money(cost, operator.tokens))]
+        lines += [
+            (),
+            _figure("tried", f"{operator.tried}, {operator.verified} verified"),
+            _figure("cost", money(cost, operator.tokens)),
+        ]
     lines += [_figure("in model", ""), *wrapped(in_model_reason(watch, entry), width, indent="  ")]
     return lines + [(), *_call(entry, width)]
 
@@ -43,19 +54,32 @@ def _times(watch: ProjectWatch, entry: Entry, width: int) -> list[Line]:
     """Bars to one scale: baseline, best, floor. A CPU's time is told apart: it is never compared with a GPU's."""
     variant = entry.variant
     on_cpu = watch.cards is not None and watch.cards.time_kind == "cpu"
-    rows = [("eager", None if on_cpu else entry.baseline_us, ""), ("best", entry.best_us, "forge-verified"), ("floor", variant.floor_us, "forge-muted")]
+    rows = [
+        ("eager", None if on_cpu else entry.baseline_us, ""),
+        ("best", entry.best_us, "forge-verified"),
+        ("floor", variant.floor_us, "forge-muted"),
+    ]
     longest = max(us or 0.0 for _, us, _ in rows)
     size = max(4, width - 18)
     lines: list[Line] = []
     for name, us, token in rows:
         if us is not None:
-            lines.append(((f"{name:<6}", "forge-muted"), (bar(us / longest if longest else 0.0, size), token), (f" {microseconds(us):>9}", "")))
+            lines.append(
+                (
+                    (f"{name:<6}", "forge-muted"),
+                    (bar(us / longest if longest else 0.0, size), token),
+                    (f" {microseconds(us):>9}", ""),
+                )
+            )
     gain, interval = entry.gain
     if gain is not None:
         lines.append((("gain  ", "forge-muted"), (speedup(gain, interval), "forge-verified bold")))
     if on_cpu:
-        return lines + wrapped(f"eager took {microseconds(entry.baseline_us)} on this machine's CPU, which is not comparable", width,
-                               "forge-muted")
+        return lines + wrapped(
+            f"eager took {microseconds(entry.baseline_us)} on this machine's CPU, which is not comparable",
+            width,
+            "forge-muted",
+        )
     lines.append(_figure("saves", f"{microseconds(variant.recoverable_us)} a forward at the floor"))
     return lines
 
@@ -69,7 +93,11 @@ def _call(entry: Entry, width: int) -> list[Line]:
         if not spec.contiguous:
             lines += wrapped(f"strides {list(spec.stride)}", width, "forge-muted", indent="  ")
         if values and math.isfinite(values.minimum):
-            parts = [f"{values.minimum:.3g} to {values.maximum:.3g}", f"mean {values.mean:.3g}", f"std {values.std:.3g}"]
+            parts = [
+                f"{values.minimum:.3g} to {values.maximum:.3g}",
+                f"mean {values.mean:.3g}",
+                f"std {values.std:.3g}",
+            ]
             parts += [f"{values.zeros:.0%} zeros"] if values.zeros else []
             parts += [f"{values.nonfinite:.0%} not finite"] if values.nonfinite else []
             lines += wrapped(", ".join(parts), width, "forge-muted", indent="  ")
@@ -83,12 +111,21 @@ def _call(entry: Entry, width: int) -> list[Line]:
 def group_lines(watch: ProjectWatch, entries: list[Entry], width: int) -> list[Line]:
     """An operator's row: its variants in a line each."""
     first = entries[0].variant
-    lines: list[Line] = [((short(first.operator), "bold"), (f"  {len(entries)} variants", "forge-muted")), (),
-                         *wrapped("space shows the variants as rows", width, "forge-muted"), ()]
+    lines: list[Line] = [
+        ((short(first.operator), "bold"), (f"  {len(entries)} variants", "forge-muted")),
+        (),
+        *wrapped("space shows the variants as rows", width, "forge-muted"),
+        (),
+    ]
     for entry in entries:
         word = state(entry.status) if entry.variant.offered else "– not offered"
-        lines.append(((f"{entry.variant.key[:4]} ", "forge-muted"), (f"{word:<13}", TOKENS.get(entry.status, "")),
-                      (f" {microseconds(entry.best_us):>9}", "")))
+        lines.append(
+            (
+                (f"{entry.variant.key[:4]} ", "forge-muted"),
+                (f"{word:<13}", TOKENS.get(entry.status, "")),
+                (f" {microseconds(entry.best_us):>9}", ""),
+            )
+        )
         reason = entry.operator.done.reason if entry.operator and entry.operator.done else entry.variant.reason
         lines += wrapped(reason, width, "forge-muted", indent="  ") if reason else []
     return lines

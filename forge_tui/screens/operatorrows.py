@@ -13,10 +13,19 @@ from forge_tui.screens.widgets.table import Cell, Column, Row
 from forge_tui.screens.words import TOKENS, bar, microseconds, short, speedup, state
 
 COLUMNS = (
-    Column("operator", 0), Column("calls", 5, "right", drop=5), Column("share", 10, drop=3), Column("eager", 12, "right", drop=4),
-    Column("floor", 9, "right", drop=7), Column("saves", 9, "right", drop=8), Column("best", 9, "right"),
-    Column("speed-up", 19, "right", drop=6), Column("ceiling", 7, "right", drop=9), Column("tried", 5, "right", drop=1),
-    Column("cost", 7, "right", drop=11), Column("in model", 9, drop=10), Column("status", 13),
+    Column("operator", 0),
+    Column("calls", 5, "right", drop=5),
+    Column("share", 10, drop=3),
+    Column("eager", 12, "right", drop=4),
+    Column("floor", 9, "right", drop=7),
+    Column("saves", 9, "right", drop=8),
+    Column("best", 9, "right"),
+    Column("speed-up", 19, "right", drop=6),
+    Column("ceiling", 7, "right", drop=9),
+    Column("tried", 5, "right", drop=1),
+    Column("cost", 7, "right", drop=11),
+    Column("in model", 9, drop=10),
+    Column("status", 13),
 )
 SAVES, SPEEDUP, COST = 5, 7, 10
 """Columns."""
@@ -57,13 +66,18 @@ class Entry:
 
 
 SORT_KEYS: tuple[Callable[[Entry, OperatorFile], float | str], ...] = (
-    lambda entry, cards: short(entry.variant.operator), lambda entry, cards: -entry.variant.calls,
-    lambda entry, cards: -cards.share(entry.variant), lambda entry, cards: -entry.variant.time_us,
-    lambda entry, cards: -entry.variant.floor_us, lambda entry, cards: -entry.variant.recoverable_us,
-    lambda entry, cards: -(entry.best_us or 0.0), lambda entry, cards: -(entry.gain[0] or 0.0),
+    lambda entry, cards: short(entry.variant.operator),
+    lambda entry, cards: -entry.variant.calls,
+    lambda entry, cards: -cards.share(entry.variant),
+    lambda entry, cards: -entry.variant.time_us,
+    lambda entry, cards: -entry.variant.floor_us,
+    lambda entry, cards: -entry.variant.recoverable_us,
+    lambda entry, cards: -(entry.best_us or 0.0),
+    lambda entry, cards: -(entry.gain[0] or 0.0),
     lambda entry, cards: -(entry.variant.floor_us / entry.best_us if entry.best_us else 0.0),
     lambda entry, cards: -(entry.operator.tried if entry.operator else 0),
-    lambda entry, cards: -(entry.operator.cost_usd if entry.operator else 0.0), lambda entry, cards: 0.0,
+    lambda entry, cards: -(entry.operator.cost_usd if entry.operator else 0.0),
+    lambda entry, cards: 0.0,
     lambda entry, cards: entry.status,
 )
 """By column; numbers from the largest down."""
@@ -86,7 +100,9 @@ class OperatorRows:
         cards = self.watch.cards
         if cards is None:
             return []
-        self._entries = {variant.key: Entry(variant, self.watch.state.operators.get(variant.key)) for variant in cards.variants}
+        self._entries = {
+            variant.key: Entry(variant, self.watch.state.operators.get(variant.key)) for variant in cards.variants
+        }
         entries = [entry for entry in self._entries.values() if self._fits(entry, wanted.lower())]
         if self.sort is not None:
             column, backwards = self.sort
@@ -102,7 +118,7 @@ class OperatorRows:
         return self.watch.cards is not None and self.watch.cards.time_kind == "cpu"
 
     def silent(self) -> frozenset[int]:
-        """Columns that have nothing to say: no speed-up where nothing is timed against eager, no cost where all was free."""
+        """Columns that have nothing to say: speed-up where nothing is timed against eager, cost where all was free."""
         state = self.watch.state
         found = set()
         if all(entry.gain[0] is None for entry in self._entries.values()):
@@ -127,7 +143,8 @@ class OperatorRows:
         return keys
 
     def _fits(self, entry: Entry, wanted: str) -> bool:
-        text = f"{entry.variant.operator} {entry.variant.key} {entry.status} {entry.variant.reason} {shape_of(entry.variant)}".lower()
+        variant = entry.variant
+        text = f"{variant.operator} {variant.key} {entry.status} {variant.reason} {shape_of(variant)}".lower()
         return all(word in text for word in wanted.split())
 
     def entry(self, key: str) -> Entry | None:
@@ -150,11 +167,24 @@ class OperatorRows:
         share = self.watch.cards.share(variant) if self.watch.cards else 0.0
         best = entry.best_us
         name = shape_of(variant) if guide else f"{short(variant.operator)} {shape_of(variant)}"
-        return Row(variant.key, (
-            Cell(f"{guide}{name}"), Cell(str(variant.calls)), Cell(f"{bar(share, 5)} {share:4.0%}"),
-            Cell(microseconds(entry.baseline_us) + (" CPU" if self.modelled else "")), Cell(microseconds(variant.floor_us)), Cell(microseconds(variant.recoverable_us)),
-            Cell(microseconds(best)), Cell(speedup(*entry.gain)), Cell(f"{variant.floor_us / best:.0%}" if best else "–"),
-            Cell(str(operator.tried) if operator else "–"), Cell(_cost(operator)), self._in_model(entry), self._status(entry)))
+        return Row(
+            variant.key,
+            (
+                Cell(f"{guide}{name}"),
+                Cell(str(variant.calls)),
+                Cell(f"{bar(share, 5)} {share:4.0%}"),
+                Cell(microseconds(entry.baseline_us) + (" CPU" if self.modelled else "")),
+                Cell(microseconds(variant.floor_us)),
+                Cell(microseconds(variant.recoverable_us)),
+                Cell(microseconds(best)),
+                Cell(speedup(*entry.gain)),
+                Cell(f"{variant.floor_us / best:.0%}" if best else "–"),
+                Cell(str(operator.tried) if operator else "–"),
+                Cell(_cost(operator)),
+                self._in_model(entry),
+                self._status(entry),
+            ),
+        )
 
     def _group_row(self, key: str, entries: list[Entry]) -> Row:
         cards, operator = self.watch.cards, key.removeprefix(GROUP)
@@ -162,16 +192,29 @@ class OperatorRows:
         offered = [entry for entry in entries if entry.variant.offered]
         good = sum(entry.status in ("won", "verified") for entry in offered)
         same = {entry.status for entry in entries}
-        word = (f"{good} of {len(offered)} good" if len(same) > 1 else "– not offered" if not offered else state(same.pop()))
+        word = (
+            f"{good} of {len(offered)} good" if len(same) > 1 else "– not offered" if not offered else state(same.pop())
+        )
         sign = "▾" if operator in self.open else "▸"
         used = sum(entry.variant.key in self.watch.packaged for entry in entries)
-        return Row(key, (
-            Cell(f"{sign} {short(operator)}  {len(entries)} variants", "bold"), Cell(str(sum(entry.variant.calls for entry in entries))),
-            Cell(f"{bar(share, 5)} {share:4.0%}"), Cell(""), Cell(""),
-            Cell(microseconds(math.fsum(entry.variant.recoverable_us for entry in entries))), Cell(""), Cell(""), Cell(""),
-            Cell(str(sum(entry.operator.tried for entry in entries if entry.operator)) if offered else "–"), Cell(""),
-            Cell(f"{used} used" if used else ""),
-            Cell(word, "forge-verified" if good else "forge-muted")))
+        return Row(
+            key,
+            (
+                Cell(f"{sign} {short(operator)}  {len(entries)} variants", "bold"),
+                Cell(str(sum(entry.variant.calls for entry in entries))),
+                Cell(f"{bar(share, 5)} {share:4.0%}"),
+                Cell(""),
+                Cell(""),
+                Cell(microseconds(math.fsum(entry.variant.recoverable_us for entry in entries))),
+                Cell(""),
+                Cell(""),
+                Cell(""),
+                Cell(str(sum(entry.operator.tried for entry in entries if entry.operator)) if offered else "–"),
+                Cell(""),
+                Cell(f"{used} used" if used else ""),
+                Cell(word, "forge-verified" if good else "forge-muted"),
+            ),
+        )
 
     def _status(self, entry: Entry) -> Cell:
         pending = entry.operator.pending if entry.operator and self.watch.running else 0
@@ -200,7 +243,9 @@ def in_model_reason(watch: ProjectWatch, entry: Entry) -> str:
     if entry.variant.key in watch.packaged:
         if watch.state.package_stale:
             return "the package holds an older result; the next run writes it anew"
-        return "its kernel is in the package" + (", which ran in the model" if watch.state.in_model else "; not run in the model yet")
+        return "its kernel is in the package" + (
+            ", which ran in the model" if watch.state.in_model else "; not run in the model yet"
+        )
     if not entry.variant.offered:
         return f"the original operator: {entry.variant.reason}"
     if entry.status in ("won", "verified"):

@@ -32,16 +32,36 @@ class OperatorBench(ForgeScreen):
 
     NAME = "operators"
     SIDE = "#card"
-    LEGEND: ClassVar[str] = ("✓ won or verified   = no gain   ✗ failed   · not tried   ▶ in flight   – not offered\n"
-                             "▸ ▾ an operator with several variants (space)   ● marked")
+    LEGEND: ClassVar[str] = (
+        "✓ won or verified   = no gain   ✗ failed   · not tried   ▶ in flight   – not offered\n"
+        "▸ ▾ an operator with several variants (space)   ● marked"
+    )
     BINDINGS = [
         Binding("f", "forge", "forge", tooltip="forge the marked operators, or this one", id="operators.forge"),
-        Binding("F", "forge_all", "forge all", tooltip="forge all, most recoverable time first", id="operators.forge_all"),
+        Binding(
+            "F", "forge_all", "forge all", tooltip="forge all, most recoverable time first", id="operators.forge_all"
+        ),
         Binding("s", "stop", "stop", tooltip="stop the run after a clean save; f goes on later", id="operators.stop"),
-        Binding("r", "results", "results", tooltip="before and after, in use or fallen back, export", id="operators.results"),
+        Binding(
+            "r", "results", "results", tooltip="before and after, in use or fallen back, export", id="operators.results"
+        ),
         Binding("m", "mark", "mark", tooltip="mark this operator", id="operators.mark"),
-        Binding("space,right,left,l,h", "fold", "fold", show=False, tooltip="show or hide the variants of an operator", id="operators.fold"),
-        Binding("M", "mark_all", "mark all", show=False, tooltip="mark all that can be forged, or none", id="operators.mark_all"),
+        Binding(
+            "space,right,left,l,h",
+            "fold",
+            "fold",
+            show=False,
+            tooltip="show or hide the variants of an operator",
+            id="operators.fold",
+        ),
+        Binding(
+            "M",
+            "mark_all",
+            "mark all",
+            show=False,
+            tooltip="mark all that can be forged, or none",
+            id="operators.mark_all",
+        ),
         Binding("R", "retry", "retry", show=False, tooltip="try the failed operators again", id="operators.retry"),
         Binding("o", "sort", "sort", tooltip="choose the column to sort by", id="operators.sort"),
         Binding("O", "reverse", "reverse", show=False, tooltip="turn the order round", id="operators.reverse"),
@@ -70,7 +90,9 @@ class OperatorBench(ForgeScreen):
     def compose(self) -> ComposeResult:
         yield Static(id="title", markup=False)
         with Horizontal(classes="pane"):
-            yield Table(COLUMNS, self._rows.row, empty="nothing captured yet: press F to capture and forge", id="operators")
+            yield Table(
+                COLUMNS, self._rows.row, empty="nothing captured yet: press F to capture and forge", id="operators"
+            )
             yield LineView(id="card", can_focus=False)
         with Horizontal(id="below", classes="pane"):
             yield Static(id="now", markup=False)
@@ -113,7 +135,7 @@ class OperatorBench(ForgeScreen):
             parts.append(clock(run.elapsed_s) + (f", about {clock(left)} left" if left else ""))
             parts.append(money(run.cost_usd, run.tokens))
             parts.append(f"{run.run.device}, {run.run.provider}")
-        if self.project.running and run.activity and self.size.width >= 100:
+        if self.project.running and run.activity and not self.project.in_flight():  # what is in flight stands below
             parts.append(run.activity)
         elif run.ended and not self.project.running and run.ended.status != "done":
             parts.append(run.ended.reason)
@@ -124,14 +146,23 @@ class OperatorBench(ForgeScreen):
         holder = self.project.holder
         if holder is None:
             waiting = len(self.project.state.selected) and self.project.status
-            return "nothing runs: f forges, F forges all" if not waiting or waiting == "done" else f"{waiting}: f or F goes on"
+            return (
+                "nothing runs: f forges, F forges all"
+                if not waiting or waiting == "done"
+                else f"{waiting}: f or F goes on"
+            )
         flight = self.project.in_flight()
         judged = [node for node in flight if node.kernel]
         lines = [f"process {holder.pid} on {holder.host}"]
-        lines += [f"{'judging' if node in judged else 'asking '} {self.project.name_of(node.id.partition('/')[0])} #{node.number}"
-                  for node in [*judged, *(node for node in flight if node not in judged)]][:4]
-        queued = [key for key in self.project.state.selected if (found := self.project.state.operators.get(key))
-                  and found.done is None and not found.tree.nodes]
+        lines += [
+            f"{'judging' if node in judged else 'asking '} {self.project.name_of(node.id.partition('/')[0])} #{node.number}"
+            for node in [*judged, *(node for node in flight if node not in judged)]
+        ][:4]
+        queued = [
+            key
+            for key in self.project.state.selected
+            if (found := self.project.state.operators.get(key)) and found.done is None and not found.tree.nodes
+        ]
         return "\n".join([*lines, f"{len(queued)} operators queued"] if queued else lines)
 
     def _describe(self) -> None:
@@ -158,7 +189,11 @@ class OperatorBench(ForgeScreen):
         operator = self.project.state.operators.get(message.key)
         if operator is None or not operator.tree.nodes:
             entry = self._rows.entry(message.key)
-            why = entry.variant.reason if entry and not entry.variant.offered else "no kernel was tried on it yet: press f to forge it"
+            why = (
+                entry.variant.reason
+                if entry and not entry.variant.offered
+                else "no kernel was tried on it yet: press f to forge it"
+            )
             self.notify(why, title="Nothing to show")
         else:
             self.app.push_screen(KernelBench(self.project, message.key))
@@ -207,13 +242,19 @@ class OperatorBench(ForgeScreen):
         elif not entries and self.project.cards is not None:
             self.notify("no operator is under the cursor", title="Nothing to forge")
         else:
-            self._start(able, f"forging {len(able)} operator{'s' * (len(able) != 1)}" if able else "capturing and forging")
+            self._start(
+                able, f"forging {len(able)} operator{'s' * (len(able) != 1)}" if able else "capturing and forging"
+            )
 
     def action_forge_all(self) -> None:
         self._start([], "forging all, most recoverable time first")
 
     def action_retry(self) -> None:
-        failed = [entry for key in self.project.state.operators if (entry := self._rows.entry(key)) and entry.status == "failed"]
+        failed = [
+            entry
+            for key in self.project.state.operators
+            if (entry := self._rows.entry(key)) and entry.status == "failed"
+        ]
         if not failed:
             self.notify("no operator has failed", title="Nothing to retry")
             return
@@ -289,8 +330,10 @@ def _log(lines: list[str]) -> list[Line]:
     found: list[Line] = []
     for line in lines:
         text = " ".join(line.split("\n"))
-        token = "forge-failed" if any(f"  {word}" in text for word in ("wrong", "fault", "refused", "no_build", "error")) else ""
+        token = (
+            "forge-failed"
+            if any(f"  {word}" in text for word in ("wrong", "fault", "refused", "no_build", "error"))
+            else ""
+        )
         found.append(((text[:7], "forge-muted"), (text[7:], token)))
     return found
-
-

@@ -33,12 +33,16 @@ class Palette(ModalScreen[None]):
 
     BINDINGS = [
         Binding("escape", "dismiss", "close", id="palette.close"),
-        Binding("up", "move(-1)", "up", show=False), Binding("down", "move(1)", "down", show=False),
-        Binding("pageup", "move(-10)", show=False), Binding("pagedown", "move(10)", show=False),
+        Binding("up", "move(-1)", "up", show=False),
+        Binding("down", "move(1)", "down", show=False),
+        Binding("pageup", "move(-10)", show=False),
+        Binding("pagedown", "move(10)", show=False),
     ]
     DEFAULT_CSS = """
     Palette { align: center middle; }
-    Palette > Vertical { width: 80; max-width: 96%; height: 80%; border: round $primary; padding: 0 1; background: $surface; }
+    Palette > Vertical {
+        width: 80; max-width: 96%; height: 80%; border: round $primary; padding: 0 1; background: $surface;
+    }
     Palette Input, Palette Input:focus { border: none; height: 1; padding: 0; background: $surface; }
     Palette Static { height: auto; color: $forge-muted; }
     """
@@ -67,8 +71,13 @@ class Palette(ModalScreen[None]):
     @on(Input.Changed)
     def _filter(self, message: Input.Changed) -> None:
         words = message.value.lower().split()
-        self.query_one(Table).show([key for key, action in self._actions.items()
-                                    if all(word in f"{action.name} {action.keys}".lower() for word in words)])
+        self.query_one(Table).show(
+            [
+                key
+                for key, action in self._actions.items()
+                if all(word in f"{action.name} {action.keys}".lower() for word in words)
+            ]
+        )
 
     @on(Input.Submitted)
     async def _run(self) -> None:
@@ -95,8 +104,9 @@ def actions_of(screen: Screen[object]) -> list[Action]:
             old = found[slot]
             found[slot] = Action(old.name, f"{old.keys}, {key_name(binding)}", old.action, old.node, old.rank)
         else:
-            found[slot] = Action(binding.tooltip or binding.description, key_name(binding), binding.action, active.node,
-                                 _rank(binding))
+            found[slot] = Action(
+                binding.tooltip or binding.description, key_name(binding), binding.action, active.node, _rank(binding)
+            )
     return sorted(found.values(), key=lambda action: action.rank)
 
 

@@ -29,8 +29,14 @@ class Finished:
 
 def start_command(arguments: tuple[str, ...], out: int | None, err: int | None) -> subprocess.Popen[bytes]:
     """`forge-tui ARGUMENTS` in a session of its own: neither the app's end nor the terminal's reaches it."""
-    return subprocess.Popen([sys.executable, "-m", "forge_tui", *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                            start_new_session=True, env={**os.environ, "NO_COLOR": "1"})
+    return subprocess.Popen(
+        [sys.executable, "-m", "forge_tui", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        start_new_session=True,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
 
 
 async def forge_command(*arguments: str) -> Finished:

@@ -10,8 +10,12 @@ from forge_tui.screens.widgets.table import Cell, Column, Row
 from forge_tui.screens.words import TOKENS, microseconds, speedup, state
 
 COLUMNS = (
-    Column("candidate", 0), Column("outcome", 11), Column("speed-up", 8, "right", drop=2), Column("time", 9, "right"),
-    Column("visits", 6, "right", drop=1), Column("strategy", 14, drop=3),
+    Column("candidate", 0),
+    Column("outcome", 11),
+    Column("speed-up", 8, "right", drop=2),
+    Column("time", 9, "right"),
+    Column("visits", 6, "right", drop=1),
+    Column("strategy", 14, drop=3),
 )
 SPEEDUP = 2
 """Column."""
@@ -90,13 +94,24 @@ class TreeRows:
             return _fold_row(key, place)
         node = self.tree.nodes[key]
         sign = "★ " if key == self.best else "• " if key in self.path else ""
-        moves = "".join(f" [{word}]" for word, said in (("pinned", node.pinned), ("pruned", node.pruned), ("hint", node.hint)) if said)
+        moves = "".join(
+            f" [{word}]"
+            for word, said in (("pinned", node.pinned), ("pruned", node.pruned), ("hint", node.hint))
+            if said
+        )
         hidden = f"{moves} (+{node.visits + node.pending - 1} below)" if key in self.closed and node.children else moves
         value = node.verdict.timing.speedup if node.verified and node.verdict and node.verdict.timing else None
-        return Row(key, (
-            Cell(f"{place.guides}{sign}{node.number} {describe(node)}{hidden}", "bold" if key == self.best else ""),
-            Cell(outcome_text(node), TOKENS.get(node.outcome, "forge-running" if not node.settled else "")), Cell(speedup(value)),
-            Cell(microseconds(node.us)), Cell(str(node.visits)), Cell(node.strategy)))
+        return Row(
+            key,
+            (
+                Cell(f"{place.guides}{sign}{node.number} {describe(node)}{hidden}", "bold" if key == self.best else ""),
+                Cell(outcome_text(node), TOKENS.get(node.outcome, "forge-running" if not node.settled else "")),
+                Cell(speedup(value)),
+                Cell(microseconds(node.us)),
+                Cell(str(node.visits)),
+                Cell(node.strategy),
+            ),
+        )
 
     def toggle(self, key: str) -> bool:
         """Fold or unfold; whether there was something to."""
@@ -136,5 +151,14 @@ def outcome_text(node: Node) -> str:
 def _fold_row(key: str, place: Place) -> Row:
     counts = Counter(node.outcome for node in place.folded)
     text = ", ".join(f"{count} {outcome.replace('_', ' ')}" for outcome, count in counts.most_common())
-    return Row(key, (Cell(f"{place.guides}▸ {len(place.folded)} folded: {text}", "forge-muted"), Cell(""), Cell(""), Cell(""),
-                     Cell(str(len(place.folded))), Cell("")))
+    return Row(
+        key,
+        (
+            Cell(f"{place.guides}▸ {len(place.folded)} folded: {text}", "forge-muted"),
+            Cell(""),
+            Cell(""),
+            Cell(""),
+            Cell(str(len(place.folded))),
+            Cell(""),
+        ),
+    )

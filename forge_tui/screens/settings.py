@@ -41,14 +41,20 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 def load_config(known_ids: Callable[[], Iterable[str]]) -> tuple[UserConfig, list[str]]:
-    """The user's decisions, and a sentence for each thing in the file that cannot be used. known_ids: asked for only where
-    there are keys, since that loads every screen."""
+    """The user's decisions, and a sentence for each thing in the file that cannot be used.
+
+    known_ids: asked for only where there are keys, since that loads every screen.
+    """
     path = UserPaths.find().config / "config.toml"
     try:
         config = msgspec.convert(tomllib.loads(path.read_text()), UserConfig)
     except FileNotFoundError:
         return UserConfig(), []
-    except (OSError, ValueError, msgspec.ValidationError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
+    except (
+        OSError,
+        ValueError,
+        msgspec.ValidationError,
+    ) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
         return UserConfig(), [f"{path}: {error}; nothing of it is used until that is corrected"]
     if not config.keys:
         return config, []

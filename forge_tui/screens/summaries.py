@@ -115,18 +115,34 @@ def running(root: str) -> bool:
 def summarize(watch: ProjectWatch) -> Summary:
     """The line of one project."""
     state, cards = watch.state, watch.cards
-    gains = [operator.best.verdict.timing.speedup for operator in state.operators.values()
-             if operator.best and operator.best.verdict and operator.best.verdict.timing]
+    gains = [
+        operator.best.verdict.timing.speedup
+        for operator in state.operators.values()
+        if operator.best and operator.best.verdict and operator.best.verdict.timing
+    ]
     known = [gain for gain in gains if gain is not None]
     proof = state.in_model
     return Summary(
-        root=str(watch.paths.root), status="interrupted" if state.status == "running" else state.status,
-        model=watch.config.model.source if watch.config else "", described=cards.model if cards else "",
+        root=str(watch.paths.root),
+        status="interrupted" if state.status == "running" else state.status,
+        model=watch.config.model.source if watch.config else "",
+        described=cards.model if cards else "",
         device=state.run.device if state.run else watch.config.device.target if watch.config else "",
         provider=state.run.provider if state.run else watch.config.provider.name if watch.config else "",
-        good=sum(operator.status in ("won", "verified") for operator in state.operators.values()), operators=len(state.operators),
-        variants=len(cards.variants) if cards else 0, offered=sum(variant.offered for variant in cards.variants) if cards else 0,
-        best=max(known, default=None), cost_usd=state.cost_usd, tokens=state.tokens, last_event_at=state.last_event_at,
-        in_model=(f"in the model: {proof.kernel_calls} kernel calls, {proof.fallback_calls} by the original operators; "
-                  f"outputs within {proof.relative_error:.1e} of eager") if proof else "",
-        reason=state.ended.reason if state.ended and state.ended.status != "done" else "", problem=watch.problem)
+        good=sum(operator.status in ("won", "verified") for operator in state.operators.values()),
+        operators=len(state.operators),
+        variants=len(cards.variants) if cards else 0,
+        offered=sum(variant.offered for variant in cards.variants) if cards else 0,
+        best=max(known, default=None),
+        cost_usd=state.cost_usd,
+        tokens=state.tokens,
+        last_event_at=state.last_event_at,
+        in_model=(
+            f"in the model: {proof.kernel_calls} kernel calls, {proof.fallback_calls} by the original operators; "
+            f"outputs within {proof.relative_error:.1e} of eager"
+        )
+        if proof
+        else "",
+        reason=state.ended.reason if state.ended and state.ended.status != "done" else "",
+        problem=watch.problem,
+    )

@@ -54,7 +54,9 @@ def _check(found: ThemeFile) -> None:
         missing = [name for name in wanted if name not in given]
         unknown = [name for name in given if name not in wanted]
         if missing or unknown:
-            raise ValueError(f"[{table}] lacks {missing[0]}" if missing else f"[{table}] has `{unknown[0]}`, which means nothing")
+            raise ValueError(
+                f"[{table}] lacks {missing[0]}" if missing else f"[{table}] has `{unknown[0]}`, which means nothing"
+            )
         for colour in given.values():
             Color.parse(colour)
 

@@ -1,4 +1,4 @@
-"""What the screens read: a project's files, followed as they grow. Never runs an engine, never writes a project's file."""
+"""What the screens read: a project's files, followed as they grow. Runs no engine, writes no project's file."""
 
 from __future__ import annotations
 
@@ -137,7 +137,12 @@ class ProjectWatch:
                 try:
                     entries = tomllib.loads(manifest.read_text())["entries"]
                     self.packaged = frozenset(str(entry) for entry in entries)
-                except (OSError, ValueError, KeyError, TypeError):  # being replaced, or somebody's own: no kernel is known in it
+                except (
+                    OSError,
+                    ValueError,
+                    KeyError,
+                    TypeError,
+                ):  # being replaced, or somebody's own: no kernel is known in it
                     self.packaged = frozenset()
                 return
 
@@ -153,7 +158,12 @@ class ProjectWatch:
         """Nodes asked for or judged now, over all operators."""
         if not self.running:
             return []
-        return [node for operator in self.state.operators.values() if operator.pending for node in operator.tree.open_nodes()]
+        return [
+            node
+            for operator in self.state.operators.values()
+            if operator.pending
+            for node in operator.tree.open_nodes()
+        ]
 
     @property
     def running(self) -> bool:

@@ -4,13 +4,44 @@ from __future__ import annotations
 
 import time
 
-GLYPHS = {"won": "✓", "verified": "✓", "no_gain": "=", "failed": "✗", "skipped": "–", "pending": "·", "running": "▶",
-          "done": "✓", "limit": "▪", "waiting": "…", "interrupted": "▪", "killed": "✗", "new": "·", "wrong": "✗", "fault": "✗",
-          "refused": "✗", "no_build": "✗", "no kernel": "✗", "duplicate": "=", "archived": "–"}
-TOKENS = {"won": "forge-verified", "verified": "forge-verified", "done": "forge-verified", "failed": "forge-failed",
-          "killed": "forge-failed", "running": "forge-running", "waiting": "forge-running", "wrong": "forge-failed",
-          "fault": "forge-failed", "refused": "forge-failed", "no_build": "forge-failed", "no kernel": "forge-failed",
-          "duplicate": "forge-muted", "skipped": "forge-muted"}
+GLYPHS = {
+    "won": "✓",
+    "verified": "✓",
+    "no_gain": "=",
+    "failed": "✗",
+    "skipped": "–",
+    "pending": "·",
+    "running": "▶",
+    "done": "✓",
+    "limit": "▪",
+    "waiting": "…",
+    "interrupted": "▪",
+    "killed": "✗",
+    "new": "·",
+    "wrong": "✗",
+    "fault": "✗",
+    "refused": "✗",
+    "no_build": "✗",
+    "no kernel": "✗",
+    "duplicate": "=",
+    "archived": "–",
+}
+TOKENS = {
+    "won": "forge-verified",
+    "verified": "forge-verified",
+    "done": "forge-verified",
+    "failed": "forge-failed",
+    "killed": "forge-failed",
+    "running": "forge-running",
+    "waiting": "forge-running",
+    "wrong": "forge-failed",
+    "fault": "forge-failed",
+    "refused": "forge-failed",
+    "no_build": "forge-failed",
+    "no kernel": "forge-failed",
+    "duplicate": "forge-muted",
+    "skipped": "forge-muted",
+}
 
 
 def microseconds(value: float | None) -> str:

@@ -10,8 +10,20 @@ from textual.widget import Widget
 
 from forge_tui.screens.widgets.paint import style_of
 
-NAMES = {"question_mark": "?", "slash": "/", "colon": ":", "less_than_sign": "<", "greater_than_sign": ">", "escape": "esc",
-         "left_square_bracket": "[", "right_square_bracket": "]", "plus": "+", "minus": "-", "comma": ",", "full_stop": "."}
+NAMES = {
+    "question_mark": "?",
+    "slash": "/",
+    "colon": ":",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
+    "escape": "esc",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "plus": "+",
+    "minus": "-",
+    "comma": ",",
+    "full_stop": ".",
+}
 MORE = " ? all keys"
 
 

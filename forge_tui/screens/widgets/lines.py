@@ -61,11 +61,13 @@ class LineView(Widget, can_focus=True):
                 self.refresh(Region(0, y, self.size.width, 1))
 
     def search(self, needle: str) -> int:
-        """Mark lines that hold `needle` (case is ignored where it is all small), go to the first; how many there are."""
+        """Mark lines that hold `needle` (case is ignored where it is all small), go to the first; their number."""
         self._needle = needle
         self._find()
         if self.found:
-            self.top = self._inside(next((line for line in self.found if line >= self.top), self.found[0]) - self.size.height // 3)
+            self.top = self._inside(
+                next((line for line in self.found if line >= self.top), self.found[0]) - self.size.height // 3
+            )
         self.refresh()
         return len(self.found)
 
@@ -74,7 +76,9 @@ class LineView(Widget, can_focus=True):
         if not self.found:
             return None
         here = self.top + self.size.height // 3
-        later = [line for line in self.found if line > here] if step > 0 else [line for line in self.found if line < here]
+        later = (
+            [line for line in self.found if line > here] if step > 0 else [line for line in self.found if line < here]
+        )
         line = (later[0] if step > 0 else later[-1]) if later else self.found[0 if step > 0 else -1]
         self._go(line - self.size.height // 3)
         return self.found.index(line) + 1
@@ -129,8 +133,13 @@ class LineView(Widget, can_focus=True):
         if line is None:
             return Strip.blank(width, style)
         mark = style_of(self.app, "reverse") if self.top + y in self.found else None
-        segments = [Segment(text.expandtabs(4), style + style_of(self.app, token) + mark if mark else style + style_of(self.app, token))
-                    for text, token in line]
+        segments = [
+            Segment(
+                text.expandtabs(4),
+                style + style_of(self.app, token) + mark if mark else style + style_of(self.app, token),
+            )
+            for text, token in line
+        ]
         strip = Strip(segments)
         if self.left:
             strip = strip.crop(self.left, self.left + width)

@@ -16,14 +16,25 @@ Span = tuple[str, str]
 Line = tuple[Span, ...]
 
 ALIASES = {
-    "code-keyword": "secondary", "code-comment": "forge-muted", "code-string": "success", "code-number": "accent",
-    "code-type": "primary", "code-directive": "warning", "code-name": "foreground", "add": "forge-verified",
-    "remove": "forge-failed", "title": "primary",
+    "code-keyword": "secondary",
+    "code-comment": "forge-muted",
+    "code-string": "success",
+    "code-number": "accent",
+    "code-type": "primary",
+    "code-directive": "warning",
+    "code-name": "foreground",
+    "add": "forge-verified",
+    "remove": "forge-failed",
+    "title": "primary",
 }
 """Tokens that are colours which every theme has anyway."""
 
-ATTRIBUTES = {"bold": Style(bold=True), "reverse": Style(reverse=True), "underline": Style(underline=True),
-              "italic": Style(italic=True)}
+ATTRIBUTES = {
+    "bold": Style(bold=True),
+    "reverse": Style(reverse=True),
+    "underline": Style(underline=True),
+    "italic": Style(italic=True),
+}
 
 
 def style_of(app: App[object], tokens: str) -> Style:

@@ -27,7 +27,7 @@ WHEEL_ROWS = 3
 
 @dataclass(frozen=True)
 class Column:
-    """One column. `width` in cells; 0: takes what is left. `drop`: hidden first (highest first) when the room is short."""
+    """One column. `width` in cells; 0: takes what is left. `drop`: the highest is hidden first when room is short."""
 
     title: str
     width: int
@@ -84,8 +84,9 @@ class Table(Widget, can_focus=True):
         table: Table
         key: str
 
-    def __init__(self, columns: tuple[Column, ...], row_of: Callable[[str], Row], *, empty: str,
-                 id: str | None = None) -> None:
+    def __init__(
+        self, columns: tuple[Column, ...], row_of: Callable[[str], Row], *, empty: str, id: str | None = None
+    ) -> None:
         super().__init__(id=id)
         self.columns = columns
         self.row_of = row_of
@@ -230,14 +231,18 @@ class Table(Widget, can_focus=True):
         strip = self._strip(cells, width, style, " ")
         if len(self.keys) > self.room:
             place = f" {self.cursor + 1}/{len(self.keys)}"
-            strip = Strip([*strip.crop(0, width - len(place)), Segment(place, style + style_of(self.app, "forge-muted"))])
+            strip = Strip(
+                [*strip.crop(0, width - len(place)), Segment(place, style + style_of(self.app, "forge-muted"))]
+            )
         return strip
 
     def _strip(self, cells: Sequence[Cell], width: int, style: Style, edge: str) -> Strip:
         segments = [Segment(edge, style + style_of(self.app, "primary"))]
         for column, size, cell in zip(self.columns, widths(self.columns, width - 1, self.hidden), cells, strict=True):
             if size:
-                segments.append(Segment(fit(cell.text, size, column.align) + " " * GAP, style + style_of(self.app, cell.token)))
+                segments.append(
+                    Segment(fit(cell.text, size, column.align) + " " * GAP, style + style_of(self.app, cell.token))
+                )
         return Strip(segments).adjust_cell_length(width, style).simplify()
 
 

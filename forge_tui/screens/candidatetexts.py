@@ -1,0 +1,100 @@
+"""The tabs of the kernel bench as lines: everything there is about one candidate, read when it is looked at."""
+
+from __future__ import annotations
+
+from forge_tui.engine.search.tree import Node
+from forge_tui.screens.candidate import profile_lines, timing_lines, verdict_lines
+from forge_tui.screens.code import highlighted, numbered, side_by_side, unified
+from forge_tui.screens.watch import ProjectWatch
+from forge_tui.screens.widgets.lines import wrapped
+from forge_tui.screens.widgets.paint import Line
+
+
+class CandidateTexts:
+    """Of one operator's candidates; also holds what a diff compares with."""
+
+    def __init__(self, watch: ProjectWatch, variant: str) -> None:
+        self.project, self.variant = watch, variant
+        self.against = "parent"
+        self.marked: str | None = None
+        self.unified: bool | None = None
+        """None: by the width of the terminal."""
+
+    def lines(self, tab: str, node: Node, width: int, flat: bool) -> list[Line]:
+        """One tab. flat: whether a diff is unified."""
+        if tab == "diff":
+            return self._diff_lines(node, width, flat)
+        return getattr(self, f"_{tab}_lines")(node, width)
+
+    def _verdict_lines(self, node: Node, width: int) -> list[Line]:
+        return verdict_lines(node, self.project.verdict(node), width)
+
+    def _timing_lines(self, node: Node, width: int) -> list[Line]:
+        cards = self.project.cards
+        first = self.project.judged(node)
+        return timing_lines(
+            self.project.verdict(node),
+            first.points if first else (),
+            cards.find(self.variant) if cards else None,
+            cards,
+            width,
+        )
+
+    def _profile_lines(self, node: Node, width: int) -> list[Line]:
+        return profile_lines(self.project.judged(node), width)
+
+    def _source_lines(self, node: Node, width: int) -> list[Line]:
+        text, problem = self.source(node)
+        return (
+            numbered(highlighted(text), node.verdict.line if node.verdict else None)
+            if not problem
+            else wrapped(problem, width)
+        )
+
+    def _diff_lines(self, node: Node, width: int, flat: bool) -> list[Line]:
+        other, name = self._other(node)
+        if other is None:
+            return wrapped(f"no {self.against} to compare with: d chooses another", width)
+        old, problem = self.source(other)
+        new, problem_here = self.source(node)
+        if problem or problem_here:
+            return wrapped(problem or problem_here, width)
+        names = f"{name} {other.number}", f"this {node.number}"
+        if old == new:
+            return wrapped(f"{names[0]} and {names[1]} have the same text", width)
+        return unified(old, new, *names) if flat else side_by_side(old, new, *names, width)
+
+    def _prompt_lines(self, node: Node, width: int) -> list[Line]:
+        return self._text_file(node.replied.prompt_file if node.replied else None, width, "prompt")
+
+    def _reply_lines(self, node: Node, width: int) -> list[Line]:
+        return self._text_file(node.replied.reply_file if node.replied else None, width, "reply")
+
+    def _compiler_lines(self, node: Node, width: int) -> list[Line]:
+        verdict = self.project.judged(node)
+        log = verdict.build_log if verdict else ""
+        return wrapped(log, width) if log else wrapped("the compiler said nothing", width)
+
+    def _text_file(self, name: str | None, width: int, what: str) -> list[Line]:
+        if name is None:
+            return wrapped(f"no {what}: a kernel that ships with Forge or a person's has none", width)
+        try:
+            return wrapped((self.project.paths.replies / name).read_text(errors="replace"), width)
+        except OSError as error:
+            return wrapped(f"replies/{name} cannot be read: {error.strerror}", width)
+
+    def source(self, node: Node) -> tuple[str, str]:
+        """Text, or why there is none."""
+        if node.kernel is None:
+            return "", "no kernel in the reply" if node.settled else "not written yet"
+        try:
+            return self.project.paths.kernel(node.kernel).read_text(errors="replace"), ""
+        except OSError as error:
+            return "", f"kernels/{node.kernel}.cu cannot be read: {error.strerror}"
+
+    def _other(self, node: Node) -> tuple[Node | None, str]:
+        if self.against == "best":
+            return self.project.state.operator(self.variant).best, "best"
+        if self.against == "marked":
+            return (self.project.state.node(self.marked) if self.marked else None), "marked"
+        return (node.parent if node.parent and node.parent.id else None), "parent"
