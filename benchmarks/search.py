@@ -25,6 +25,7 @@ RESULTS = Path(__file__).parent / "results"
 SHOWN = (1, 5, 10, 20, 50)
 DEFAULT = "uct"
 WANTED = 0.95
+SCALED_SEEDS = 10
 
 
 def main() -> None:
@@ -68,7 +69,13 @@ def compare(landscapes: list[Landscape], policies: list[str], seeds: range, iter
             for name in policies
             for index, landscape in enumerate(landscapes)
         }
+        scaled = [
+            pool.submit(_alike, landscape, name, seeds[:SCALED_SEEDS], iterations)
+            for name in policies
+            for landscape in landscapes
+        ]
         curves = {key: future.result() for key, future in futures.items()}
+        alike = [same for future in scaled for same in future.result()]
     marks = [number for number in SHOWN if number <= iterations]
     found: dict[str, Any] = {}
     for name in policies:
@@ -92,6 +99,7 @@ def compare(landscapes: list[Landscape], policies: list[str], seeds: range, iter
         }
     return {
         "iterations": iterations,
+        "same_choices_at_1000_times": {"searches": len(alike), "same": sum(alike)},
         "seeds": [seeds.start, seeds.stop],
         "policies": found,
         "landscapes": [
@@ -114,6 +122,15 @@ def _searches(landscape: Landscape, name: str, seeds: range, iterations: int) ->
     return [landscape.search(open_policy(name, seed), iterations)[1] for seed in seeds]
 
 
+def _alike(landscape: Landscape, name: str, seeds: range, iterations: int) -> list[bool]:
+    """By seed: whether the same search with all times multiplied by 1000 makes the same moves."""
+    return [
+        landscape.search(open_policy(name, seed), iterations)[0]
+        == landscape.search(open_policy(name, seed), iterations, scale=1000.0)[0]
+        for seed in seeds
+    ]
+
+
 def report(kind: str, body: dict[str, Any]) -> None:
     landscapes, policies = body["landscapes"], body["policies"]
     seeds = body["seeds"][1] - body["seeds"][0]
@@ -128,6 +145,8 @@ def report(kind: str, body: dict[str, Any]) -> None:
         print(
             f"  {name:32}" + "".join(f"{found['mean'][mark]:9.3f} ±{found['half_width'][mark]:.3f}" for mark in marks)
         )
+    scaled = body["same_choices_at_1000_times"]
+    print(f"with all times multiplied by 1000: the same choices in {scaled['same']} of {scaled['searches']} searches")
     if DEFAULT in policies:
         print("\n".join(verdicts(policies, marks[-1])))
 
