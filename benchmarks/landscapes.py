@@ -145,6 +145,9 @@ def main() -> None:
             print("stopped: --seconds is over; run again to go on", flush=True)
             break
         measure(item, target, options.out, options.most, deadline)
+        if getattr(target, "lost", None) is not None:
+            print(f"stopped: a setting ended the device's context ({target.lost}); run again to go on", flush=True)  # type: ignore[attr-defined]
+            break
         if target.kind == "cuda":
             torch.cuda.empty_cache()
 
@@ -185,6 +188,8 @@ def measure(item: Workload, target: Target, out: Path, most: int, deadline: floa
         if found["points"]:
             document["families"].append(found)
         _write(path, document)
+        if getattr(target, "lost", None) is not None:
+            break
     points = [point for entry in document["families"] for point in entry["points"]]
     times = [point["us"] for point in points if point["us"] is not None]
     if times:
@@ -224,7 +229,7 @@ def _points(
     file: KernelFile, settings: list[Setting], measurer: Measurer, proxy: Proxy, deadline: float
 ) -> Iterator[dict[str, Any] | None]:
     for setting in settings:
-        if time.monotonic() > deadline or getattr(measurer.target, "lost", None) is not None:
+        if time.monotonic() > deadline:
             yield None
             return
         try:
@@ -235,6 +240,8 @@ def _points(
                 continue  # this target's limit says nothing of the kernel
             setting.reason = str(problem).splitlines()[0]
         yield _record(setting, measurer)
+        if getattr(measurer.target, "lost", None) is not None:
+            return  # the family ends here, or the next run would lose the device at the same setting
 
 
 def _record(setting: Setting, measurer: Measurer) -> dict[str, Any]:
