@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
@@ -138,6 +139,7 @@ class Capture:
             if number % 20 == 0:
                 self._progress(f"timed {number} of {len(self.recorder.recording.variants)} variants")
             variants.append(self._card(key, seen))
+        variants = once(variants, cuda)
         variants.sort(key=lambda item: (not item.offered, -(item.recoverable_us if cuda else item.calls * item.time_us)))
         skipped = [*(Skipped(name, count, reason) for (name, reason), count in self.recorder.recording.skipped.items()),
                    *self._hidden_modules()]
@@ -154,8 +156,8 @@ class Capture:
             reason = f"already at the floor: {time_us:.1f} us, and the bytes alone take {floor_us:.1f} us"
         return Variant(key=key, call=call, calls=self.recorder.recording.calls[key], time_us=time_us, bytes_moved=moved,
                        operations=operations(call), floor_us=floor_us, statistics=self._statistics(seen, kept),
-                       samples=(), modules=tuple(seen.modules), forms=tuple(seen.forms.values()), offered=not reason,
-                       reason=reason)
+                       samples=(), modules=tuple(seen.modules), forms=tuple(seen.forms.values()),
+                       covers=dict(seen.covers), offered=not reason, reason=reason)
 
     def _time(self, seen: Seen, kept: list[KeptSample]) -> tuple[float, str]:
         """Microseconds of one call alone, and why it cannot be offered, if so."""
@@ -214,19 +216,37 @@ class Capture:
         return places[name]
 
 
+def once(variants: list[Variant], device_times: bool) -> list[Variant]:
+    """Offers either a region or the operators in it, whichever recovers more, so that no microsecond is counted twice.
+
+    An operator that is called elsewhere too keeps those calls. device_times: what can be recovered is known; without it
+    the region is offered, since one kernel moves less than several.
+    """
+    def worth(variant: Variant, calls: int) -> float:
+        return calls * max(0.0, variant.time_us - variant.floor_us)
+
+    found = {variant.key: variant for variant in variants}
+    for region in [variant for variant in variants if variant.covers and variant.offered]:
+        parts = {key: count for key, count in region.covers.items() if key in found and found[key].offered}
+        if device_times and worth(region, region.calls) < sum(worth(found[key], min(count, found[key].calls)) for key, count in parts.items()):
+            found[region.key] = msgspec.structs.replace(region, offered=False, reason="its operators recover more one by one")
+            continue
+        for key, count in parts.items():
+            left = found[key].calls - count
+            found[key] = (msgspec.structs.replace(found[key], calls=left) if left > 0 else msgspec.structs.replace(
+                found[key], offered=False, reason=f"inside {region.operator.rpartition('.')[2]}, which is offered whole"))
+    return list(found.values())
+
+
 def _parent(model: nn.Module, name: str) -> nn.Module | None:
     return model.get_submodule(name.rpartition(".")[0]) if name else None
 
 
 def _with_samples(variant: Variant, names: tuple[str, ...]) -> Variant:
-    import msgspec
-
     return msgspec.structs.replace(variant, samples=names)
 
 
 def _with_variants(cards: OperatorFile, variants: tuple[Variant, ...]) -> OperatorFile:
-    import msgspec
-
     return msgspec.structs.replace(cards, variants=variants)
 
 

@@ -74,6 +74,9 @@ class Variant(Struct, frozen=True):
     """Qualified names of the modules that make this call; the model itself is the empty string."""
     forms: tuple[CallForm, ...] = ()
     """Every distinct spelling met."""
+    covers: dict[str, int] = {}
+    """Of a region (a module class as operator): calls of other variants that its calls of one forward make, by key. Their
+    time is the region's too, and is counted once: `OperatorFile.total_us`."""
     offered: bool = True
     """Whether a kernel may replace it."""
     reason: str = ""
@@ -117,8 +120,13 @@ class OperatorFile(Struct, frozen=True):
 
     def share(self, variant: Variant) -> float:
         """The variant's part of the summed operator time, 0 to 1."""
-        total = sum(item.calls * item.time_us for item in self.variants)
+        total = self.total_us
         return variant.calls * variant.time_us / total if total else 0.0
+
+    @property
+    def total_us(self) -> float:
+        """Summed operator time of a forward: regions are made of operators that are in the sum already."""
+        return sum(item.calls * item.time_us for item in self.variants if not item.covers)
 
     def find(self, key: str) -> Variant | None:
         return next((variant for variant in self.variants if variant.key == key), None)

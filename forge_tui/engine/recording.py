@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from forge_tui.engine.cards import CallForm, variant_key
 from forge_tui.engine.operators import (
-    BindError, bind, canonical, describe, flatten_outputs, function_path, is_attribute, is_plain, named_tensors, to_value, unfit,
+    BindError, bind, canonical, describe, flatten_outputs, function_path, is_attribute, is_plain, named_tensors, region_arguments,
+    region_name, to_value, unfit,
     writes_input,
 )
 from forge_tui.engine.operators.fitness import VIEW
@@ -38,6 +39,8 @@ class Seen:
     call: Call
     modules: dict[str, None] = field(default_factory=dict)
     forms: dict[bytes, CallForm] = field(default_factory=dict)
+    covers: Counter[str] = field(default_factory=Counter)
+    """Of a region: calls of others made inside its own, in the forward in which they were most."""
 
 
 @dataclass
@@ -96,6 +99,19 @@ class _ModulePath:
 
 
 @dataclass
+class _Inside:
+    """A region whose forward is running."""
+
+    module: nn.Module
+    name: str
+    arguments: dict[str, Any]
+    version: int
+    """Of the input: a module that writes it is no region."""
+    calls: Counter[str]
+    """What had been called before it."""
+
+
+@dataclass
 class _Made:
     """One call on its way."""
 
@@ -122,16 +138,22 @@ class Recorder(TorchFunctionMode):
         self.seconds = 0.0
         """Of the last forward."""
         self._path = _ModulePath(model)
+        self._regions: list[_Inside] = []
+        self._covers: dict[str, Counter[str]] = {}
 
     def forward(self, run: Callable[[], Any]) -> Any:
         """Runs one forward under recording. Whatever the model raises passes through."""
         self.forward_calls.clear()
         self.forward_skipped.clear()
+        self._regions.clear()
+        self._covers.clear()
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             for handle in (register_module_forward_pre_hook(self._path.enter),
-                           register_module_forward_hook(self._path.leave, always_call=True)):
+                           register_module_forward_hook(self._path.leave, always_call=True),
+                           register_module_forward_pre_hook(self._enter_region),
+                           register_module_forward_hook(self._leave_region, with_kwargs=True)):
                 stack.callback(handle.remove)
             stack.enter_context(self)
             begin = time.perf_counter()
@@ -141,7 +163,33 @@ class Recorder(TorchFunctionMode):
             self.recording.calls[key] = max(self.recording.calls[key], count)
         for key, count in self.forward_skipped.items():
             self.recording.skipped[key] = max(self.recording.skipped[key], count)
+        for key, covers in self._covers.items():
+            self.recording.variants[key].covers |= covers
         return result
+
+    def _enter_region(self, module: nn.Module, args: Any) -> None:
+        name = region_name(module)
+        arguments = region_arguments(module, args) if name else None
+        if name and arguments is not None and all(is_plain(item) for item in arguments.values() if isinstance(item, torch.Tensor)):
+            self._regions.append(_Inside(module, name, arguments, args[0]._version, self.forward_calls.copy()))
+
+    def _leave_region(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        """Records a region's call. One that raised has left its entry behind: it is dropped with those above it."""
+        while self._regions:
+            inside = self._regions.pop()
+            if inside.module is module:
+                break
+        else:
+            return
+        if (kwargs or not isinstance(result, torch.Tensor) or not is_plain(result) or args[0]._version != inside.version
+                or _reason_after({"input": args[0]}, (result,))):
+            return
+        call = describe(inside.name, inside.arguments, (result,), self.weights.name)
+        inputs = dict(named_tensors(inside.arguments))
+        form = CallForm(inside.name, tuple(to_value(value) for value in inside.arguments.values()), {}, tuple(inputs))
+        covered = self.forward_calls - inside.calls
+        self._record(call, _Made(inside.name, inside.arguments, inputs, inputs, False, form))
+        self._covers.setdefault(variant_key(call), Counter()).update(covered)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -39,7 +39,7 @@ def worth_it(cards: OperatorFile, variant: Variant) -> bool:
     """Whether a run works on it without being told to. CPU times say nothing of a GPU's: there, all that are offered."""
     if not variant.offered or cards.time_kind == "cpu":
         return variant.offered
-    return variant.recoverable_us >= WORTH * sum(item.calls * item.time_us for item in cards.variants)
+    return variant.recoverable_us >= WORTH * cards.total_us
 
 
 def matches(variant: Variant, pattern: str) -> bool:

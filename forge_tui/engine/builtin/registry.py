@@ -26,6 +26,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from forge_tui.engine.operators.regions import is_region
 from forge_tui.specs import Call
 
 Strategy = Literal["tiling", "vectorization", "fusion", "pipelining", "reordering", "access", "split"]
@@ -51,6 +52,7 @@ class Recipe(Struct, frozen=True):
 Family = Callable[[Call], Iterable[Recipe]]
 
 _families: dict[str, list[Family]] = {}
+_region_families: list[Family] = []
 
 
 def offers(*operators: str) -> Callable[[Family], Family]:
@@ -64,8 +66,16 @@ def offers(*operators: str) -> Callable[[Family], Family]:
     return register
 
 
+def offers_regions(family: Family) -> Family:
+    """Register a function that gives the recipes for module classes as operators (`engine/operators/regions.py`)."""
+    _region_families.append(family)
+    return family
+
+
 def families(operator: str) -> tuple[Family, ...]:
-    """Everything registered for a canonical operator name."""
+    """Everything registered for a canonical operator name, or for the kind of region that a module class is."""
+    if is_region(operator):
+        return tuple(_region_families)
     return tuple(_families.get(operator, ()))
 
 

@@ -17,14 +17,15 @@ from forge_tui.engine.operators.fitness import unfit
 from forge_tui.engine.operators.formulas import bytes_moved, operations
 from forge_tui.engine.operators.independence import IndependentDim, independent_dims
 from forge_tui.engine.operators.names import canonical, function_path, is_attribute
+from forge_tui.engine.operators.regions import is_region, region_arguments, region_class, region_function, region_name
 from forge_tui.engine.operators.values import (
     describe, flatten_outputs, is_plain, materialize, named_tensors, tensor_spec, to_value,
 )
 from forge_tui.errors import ProjectError
 
 __all__ = ["BindError", "IndependentDim", "Operator", "bind", "bytes_moved", "canonical", "describe", "flatten_outputs",
-           "function_path", "independent_dims", "is_attribute", "is_plain", "lookup", "materialize", "named_tensors",
-           "operations", "parameters", "tensor_spec", "to_value", "unfit", "writes_input"]
+           "function_path", "independent_dims", "is_attribute", "is_plain", "is_region", "lookup", "materialize", "named_tensors",
+           "operations", "parameters", "region_arguments", "region_name", "tensor_spec", "to_value", "unfit", "writes_input"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,9 @@ class Operator:
 
 @functools.cache
 def lookup(name: str) -> Operator:
-    """The operator of a canonical name. Raises ProjectError where this torch has none of that name."""
+    """The operator of a canonical name, or of a module class (a region). Raises ProjectError where this torch has none of that name."""
+    if is_region(name) and (kind := region_class(name)) is not None:
+        return Operator(name, region_function(kind))
     target: Any = torch
     for part in name.split(".")[1:]:
         target = getattr(target, part, None)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from .names import DUNDERS, base_name, canonical, is_in_place, out_of_place
+from .regions import is_region
 
 RENAMED = {"self": "input", "_input": "input", "x": "input", "x1": "input", "x2": "other", "axis": "dim",
            "keepdims": "keepdim"}
@@ -89,6 +90,8 @@ def positional_names(name: str, arguments: Mapping[str, Any]) -> list[tuple[str,
         return [("equation", False), ("operands", True)]
     if name == "torch.Tensor.to":
         return [("input", False)]
+    if is_region(name):
+        return []
     declared = parameters(name)
     if declared is None:
         base = name.rpartition(".")[2]

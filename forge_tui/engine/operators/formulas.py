@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from forge_tui.engine.operators.regions import is_region
 from forge_tui.specs import Call, Items, TensorSpec, Value
 
 _F = "torch.nn.functional."
+
+RMS_OPERATIONS = 4
+"""Of an RMSNorm, per element: square and sum, then scale and weight."""
 
 PER_OUTPUT = {
     "add": 1, "sub": 1, "rsub": 1, "mul": 1, "div": 1, "pow": 1, "neg": 1, "abs": 1, "sqrt": 1, "rsqrt": 2, "exp": 1,
@@ -38,6 +42,8 @@ def operations(call: Call) -> int:
     short = call.operator.rpartition(".")[2]
     if not call.outputs:
         return 0
+    if is_region(call.operator):
+        return RMS_OPERATIONS * call.outputs[0].numel
     special = _SPECIAL.get(short)
     if special is not None:
         return special(call)

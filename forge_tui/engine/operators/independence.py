@@ -11,6 +11,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from forge_tui.engine.operators.formulas import PER_OUTPUT
+from forge_tui.engine.operators.regions import is_region
 from forge_tui.specs import Call, Items, TensorSpec
 
 
@@ -29,7 +30,7 @@ def independent_dims(call: Call) -> list[IndependentDim]:
 
     Where the operator's other arguments state a size (`expand`, `reshape`), the dimension is not cuttable.
     """
-    rule = _RULES.get(call.operator)
+    rule = _rms_region if is_region(call.operator) else _RULES.get(call.operator)
     if call.operator in _ELEMENTWISE or (call.operator in ("torch.max", "torch.min") and "other" in call.arguments):
         rule = _elementwise
     if rule is None or not call.outputs:
@@ -49,6 +50,12 @@ def _same(call: Call, dims: range | list[int], extra: dict[str, int] | None = No
         return []
     kept = [dim for dim in dims if all(dim < out.ndim and out.shape[dim] == source.shape[dim] for out in call.outputs)]
     return [IndependentDim(source.shape[dim], {"input": dim, **(extra or {})}, (dim,) * len(call.outputs)) for dim in kept]
+
+
+def _rms_region(call: Call) -> list[IndependentDim]:
+    """Modules that normalize the last dimension."""
+    source = _spec(call)
+    return [] if source is None else _same(call, range(source.ndim - 1))
 
 
 def _along_dim(call: Call) -> list[IndependentDim]:

@@ -7,11 +7,11 @@ from functools import cache
 from importlib import resources
 from math import prod
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from forge_tui.engine.builtin.families.axes import Axis, Step, even, layout_guards, offsets, product, steps_of
 from forge_tui.engine.builtin.families.layout import FLOATS, quoted
-from forge_tui.engine.builtin.registry import Recipe, offers
+from forge_tui.engine.builtin.registry import Recipe, offers, offers_regions
 from forge_tui.specs import Call, Items, TensorSpec
 
 BLOCKS = [32, 64, 128, 256, 512, 1024]
@@ -51,6 +51,8 @@ class RowWork(Struct, frozen=True):
     admit: str = "x"
     parameter_rows: list[Axis] = []
     parameter_cols: list[Axis] = []
+    weight_added: str = ""
+    """` + 1.f` where the norm multiplies by the weight and one."""
 
     @property
     def row_count(self) -> int:
@@ -106,6 +108,34 @@ def last_dims_norm(call: Call) -> Iterator[Recipe]:
         input=source, out=out, rows=axes[:split], cols=inner, part="mean_square" if "rms" in call.operator else "moments",
         state_floats=1 if "rms" in call.operator else 3, guards=(*guards, *_parameter_guards(call)), parameters=parameters,
         scalars=scalars, parameter_cols=_in_memory_order(inner)))
+
+
+EPS_NAMES = ("eps", "variance_epsilon", "epsilon")
+"""What RMSNorm classes call the number under the root."""
+
+
+@offers_regions
+def rms_region(call: Call) -> Iterator[Recipe]:
+    """Modules that divide by the root mean square of the last dimension: without a weight, times it, times it + 1.
+
+    Which of the last two a class does is not in its attributes: both are offered, and the judge refuses the wrong one.
+    """
+    source, out = call.arguments.get("input"), call.outputs[0]
+    eps = next((name for name in EPS_NAMES if isinstance(call.arguments.get(name), float)), None)
+    parameters = {name: spec for name, spec in call.tensors() if name != "input"}
+    if not _floats(source, out) or not source.ndim or eps is None or set(parameters) - {"weight"}:
+        return
+    weight = parameters.get("weight")
+    if weight is not None and (not _floats(weight) or not weight.contiguous or weight.shape != source.shape[-1:]):
+        return
+    axes = _axes(source, out)
+    inner = Axis(axes[-1].size, axes[-1].now, axes[-1].steps | {"parameter": Step("1", 1)})
+    for added in ("", " + 1.f") if weight is not None else ("",):
+        for recipe in _recipes(RowWork(
+                input=source, out=out, rows=axes[:-1], cols=[inner], part="mean_square", state_floats=1,
+                guards=("weight.contiguous",) if weight is not None else (), parameters=parameters, scalars=(eps,),
+                parameter_cols=[inner], weight_added=added)):
+            yield structs.replace(recipe, name=f"{recipe.name or recipe.template}{'_plus_one' if added else ''}")
 
 
 @offers("torch.nn.functional.group_norm")
@@ -269,7 +299,8 @@ class _Values:
         value = "(x[i] - mean) * rstd" if self.work.part == "moments" else "x[i] * rstd"
         if "weight" in names and "bias" in names:
             return f"fmaf({value}, w[i], b[i])"
-        return value + " * w[i]" * ("weight" in names) + " + b[i]" * ("bias" in names)
+        weight = f" * (w[i]{self.work.weight_added})" if self.work.weight_added else " * w[i]"
+        return value + weight * ("weight" in names) + " + b[i]" * ("bias" in names)
 
 
 def _floats(*specs: object) -> bool:

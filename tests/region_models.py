@@ -1,0 +1,62 @@
+"""Norm modules in the forms that models write them: weight after the cast, weight + 1, no weight."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class LateRMSNorm(nn.Module):
+    """The weight multiplies what has been cast back, as in Llama."""
+
+    def __init__(self, dim: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(dim) + 0.5)
+        self.variance_epsilon = eps
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        dtype = hidden_states.dtype
+        hidden_states = hidden_states.to(torch.float32)
+        variance = hidden_states.pow(2).mean(-1, keepdim=True)
+        return self.weight * (hidden_states * torch.rsqrt(variance + self.variance_epsilon)).to(dtype)
+
+
+class OneMoreRMSNorm(nn.Module):
+    """Times one and the weight, as in the first Gemma models, by a method of its own."""
+
+    def __init__(self, dim: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.randn(dim) * 0.2)
+
+    def _norm(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self._norm(x.float()) * (1.0 + self.weight.float())).type_as(x)
+
+
+class BareRMSNorm(nn.Module):
+    """Without a weight, or with one (`with_scale`)."""
+
+    def __init__(self, dim: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.with_scale = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normed = x.float()
+        normed = normed * torch.pow(normed.pow(2).mean(-1, keepdim=True) + self.eps, -0.5)
+        return normed.type_as(x)
+
+
+class Stack(nn.Module):
+    """The norms one after the other, and a linear layer that takes the last."""
+
+    def __init__(self, dim: int = 64) -> None:
+        super().__init__()
+        self.late, self.more, self.bare = LateRMSNorm(dim), OneMoreRMSNorm(dim), BareRMSNorm(dim)
+        self.head = nn.Linear(dim, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.bare(self.more(self.late(x))))
