@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import (
+    _global_forward_hooks_with_kwargs, register_module_forward_hook, register_module_forward_pre_hook,
+)
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -153,8 +155,10 @@ class Recorder(TorchFunctionMode):
             for handle in (register_module_forward_pre_hook(self._path.enter),
                            register_module_forward_hook(self._path.leave, always_call=True),
                            register_module_forward_pre_hook(self._enter_region),
-                           register_module_forward_hook(self._leave_region, with_kwargs=True)):
+                           leaving := register_module_forward_hook(self._leave_region, with_kwargs=True)):
                 stack.callback(handle.remove)
+            # torch leaves this mark behind, and then takes every module for one with hooks
+            stack.callback(_global_forward_hooks_with_kwargs.pop, leaving.id, None)
             stack.enter_context(self)
             begin = time.perf_counter()
             result = run()

@@ -72,7 +72,9 @@ class Entry:
         self.package = package
         self.variant: str = record["variant"]
         self.operator: str = record["call"]["operator"]
-        specs = list(tensor_specs(record["call"]["arguments"]))
+        self.arguments: dict[str, Any] = record["call"]["arguments"]
+        """By the operator's parameter names, as stored."""
+        specs = list(tensor_specs(self.arguments))
         self.input_names = [name for name, _ in specs]
         self.inputs = [TensorPattern(spec) for _, spec in specs]
         self.outputs = [TensorPattern(spec) for spec in record["call"]["outputs"]]
@@ -85,8 +87,6 @@ class Entry:
         """`sm_90` or `ptx_90` to a file name under `images/`."""
         self.kernel: str = record["kernel"]
         self.forms: list[dict[str, Any]] = record["forms"]
-        self.region: dict[str, Any] | None = record.get("region")
-        self.evidence: dict[str, Any] = record.get("evidence", {})
         self._file = verified_file
         self._lock = threading.Lock()
         self._ready: dict[torch.device, Invoker | str] = {}

@@ -26,7 +26,7 @@ def register(package: Package) -> torch.library.Library:
     """Define `forged_<hash>::<operator>_<variant>` for every form that can be one; the library's end is their end."""
     library = torch.library.Library(_namespace(package), "DEF")
     names: set[str] = set()
-    for function, router in package.routers.items():
+    for function, router in package.all_routers():
         for form in router.forms:
             entry = form.entry
             written = [at for at in entry.written if at >= 0]

@@ -15,6 +15,7 @@ import torch
 from .driver import CudaBackend
 from .entry import Backend, Entry, PackageError
 from .operators import register
+from .regions import Region
 from .router import Router
 from .weave import Weaver, is_root, original_class, packages_of, set_class
 
@@ -32,8 +33,17 @@ class Package:
         self.entries = [Entry(self.folder, json.loads(self._file(f"entries/{name}.json")), self._file)
                         for name in self.manifest["entries"]]
         self.routers: dict[Any, Router] = {}
+        """By function of torch."""
+        self.regions: dict[str, Region] = {}
+        """By path of a module class."""
         for entry in self.entries:
             for form in entry.forms:
+                if not form["function"].startswith("torch."):
+                    path = form["function"]
+                    if path not in self.regions:
+                        self.regions[path] = Region(path, entry, self.backend)
+                    self.regions[path].add(entry, form)
+                    continue
                 function = resolve(form["function"])
                 if function is not None:  # this torch has no such function, so nothing can call it
                     if function not in self.routers:
@@ -105,13 +115,17 @@ class Package:
         kernels = [{"operator": entry.operator, "variant": entry.variant, "kernel": entry.kernel, "calls": entry.calls,
                     "fallbacks": self._fallbacks(entry), "canaries": entry.canaries, "disabled": entry.disabled}
                    for entry in self.entries]
-        reports = {router.path: router.report() for router in self.routers.values()}
+        reports = {router.path: router.report() for _, router in self.all_routers()}
         return {"kernels": kernels, "fallbacks": {path: reasons for path, reasons in reports.items() if reasons}}
+
+    def all_routers(self) -> list[tuple[Callable[..., Any], Router]]:
+        """Every router with the function that it may stand in for."""
+        return [*self.routers.items(), *((region.alone, region.router) for region in self.regions.values())]
 
     def _fallbacks(self, entry: Entry) -> dict[str, int]:
         """Of all its spellings, and of its operator inside compiled code."""
         total = entry.fallbacks.copy()
-        for router in self.routers.values():
+        for _, router in self.all_routers():
             for form in router.forms:
                 if form.entry is entry:
                     total += form.fallbacks
@@ -149,5 +163,5 @@ def _weaver(packages: tuple[Package, ...]) -> Weaver:
             for function, router in package.routers.items():
                 table = by_mode if router.path.startswith("torch.Tensor.") else substitutes
                 table[function] = router.standing_in(function, table.get(function, function))
-        weavers[key] = Weaver(packages, substitutes, by_mode)
+        weavers[key] = Weaver(packages, substitutes, by_mode, [package.regions for package in packages])
     return weavers[key]

@@ -15,6 +15,10 @@ class Tensor:
     """Stands for a tensor in a pattern."""
 
 
+class Anything:
+    """Stands for an argument that is not compared: the module of a region."""
+
+
 class Never:
     """Stands for an argument that cannot be stored: no real one equals it."""
 
@@ -25,6 +29,8 @@ def pattern_of(value: Any) -> Any:
         return _FORMATS.get(value, value) if isinstance(value, str) else value
     if value["type"] == "tensor":
         return Tensor
+    if value["type"] == "anything":
+        return Anything
     if value["type"] == "dtype":
         return getattr(torch, value["name"])
     if value["type"] == "items":

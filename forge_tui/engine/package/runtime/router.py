@@ -22,7 +22,7 @@ import torch
 
 from .entry import Backend, Entry
 from .mode import foreign_mode
-from .patterns import Never, Tensor, flatten, pattern_of
+from .patterns import Anything, Never, Tensor, flatten, pattern_of
 from .traced import traced_tensors
 
 try:
@@ -125,7 +125,7 @@ class Spelling:
         self.nested = any(isinstance(value, tuple) for value in values)
         flat = list(flatten(values)) if self.nested else values
         tensors = [at for at, value in enumerate(flat) if value is Tensor]
-        others = [at for at, value in enumerate(flat) if value is not Tensor]
+        others = [at for at, value in enumerate(flat) if value is not Tensor and value is not Anything]
         self.first = tensors[order[0]]
         self.shape = entry.inputs[0].shape
         self.constants = tuple(flat[at] for at in others)
@@ -180,6 +180,8 @@ class Spelling:
 
 
 def _filled(value: Any, places: Iterator[int], tensors: dict[int, torch.Tensor]) -> Any:
+    if value is Anything:
+        return None
     if value is Tensor:
         place = next(places)
         return tensors[place] if place in tensors else None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .patterns import Tensor
+from .patterns import Anything, Tensor
 
 if TYPE_CHECKING:
     from .router import Form
@@ -55,6 +55,8 @@ def _traced_flat(patterns: Any, values: Any, flat: list[Any]) -> bool:
             if not isinstance(value, torch.Tensor):
                 return False
             flat.append(value)
+        elif pattern is Anything:
+            continue
         elif isinstance(pattern, tuple):
             if not isinstance(value, (list, tuple)) or len(value) != len(pattern) or not _traced_flat(pattern, value, flat):
                 return False

@@ -14,11 +14,14 @@ import dis
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .mode import Mode, Substitutes, under_mode
+
+if TYPE_CHECKING:
+    from .regions import Region
 
 NAMESPACES = {"torch": torch, "torch.nn": torch.nn, "torch.nn.functional": torch.nn.functional,
               "torch.linalg": torch.linalg, "torch.fft": torch.fft, "torch.special": torch.special}
@@ -46,11 +49,13 @@ def is_root(module: torch.nn.Module) -> bool:
 class Weaver:
     """Makes the classes for one stack of packages."""
 
-    def __init__(self, packages: tuple[Any, ...], substitutes: Substitutes, by_mode: Substitutes) -> None:
-        """by_mode: methods of tensors, which only a function mode can reach."""
+    def __init__(self, packages: tuple[Any, ...], substitutes: Substitutes, by_mode: Substitutes,
+                 regions: list[dict[str, Region]]) -> None:
+        """by_mode: methods of tensors, which only a function mode can reach. regions: of each package, by path of the class."""
         self._packages = packages
         self._substitutes = substitutes
         self._by_mode = by_mode
+        self._regions = regions
         self._names = {function.__name__ for function in substitutes}
         self._proxies = _proxies(substitutes)
         self._reaches: dict[Any, bool] = {}
@@ -71,6 +76,10 @@ class Weaver:
 
     def _make(self, original: type, held: tuple[str, ...], root: bool) -> type | None:
         members: dict[str, Any] = dict(self._methods(original))
+        for regions in self._regions:
+            region = regions.get(f"{original.__module__}.{original.__qualname__}")
+            if region is not None:
+                members["forward"] = region.around(members.get("forward", original.forward))  # type: ignore[attr-defined]
         for name in held:
             members[name] = _Held(name, self._substitutes)
         if root and self._by_mode:
