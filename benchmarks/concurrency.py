@@ -9,9 +9,7 @@ stated time and draws times at random: what is measured is the loop, on any mach
 from __future__ import annotations
 
 import argparse
-import datetime
 import hashlib
-import json
 import random
 import sys
 import tempfile
@@ -20,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.results import FOLDER, header, write
 from forge_tui.cuda.device import H200
 from forge_tui.engine import events
 from forge_tui.engine.cards import FORMAT, OperatorFile, Variant, save_operators, variant_key
@@ -30,7 +29,6 @@ from forge_tui.specs import Call, TensorSpec
 from forge_tui.store.project import FORMAT as PROJECT_FORMAT
 from forge_tui.store.project import ModelConfig, ProjectConfig, create_project
 
-RESULTS = Path(__file__).parent / "results"
 
 WRITER = """import os, sys, time
 sys.stdin.read()
@@ -78,7 +76,7 @@ def main() -> None:
     parser.add_argument("--judgements-take", type=float, default=1.0)
     parser.add_argument("--iterations", type=int, default=50)
     parser.add_argument("--jobs", type=int, default=8)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=FOLDER)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         body = measure(Path(folder), options.replies_take, options.judgements_take, options.iterations, options.jobs)
@@ -86,20 +84,7 @@ def main() -> None:
         f"{options.iterations} iterations, replies of {options.replies_take:g} s, {options.jobs} at once: {body['wall_s']:.1f} s; the "
         f"device stood idle while a kernel was ready {body['idle_share']:.2%} of the time that one was"
     )
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / "concurrency.json"
-    path.write_text(
-        json.dumps(
-            {
-                "benchmark": "concurrency",
-                "command": " ".join(["python -m benchmarks.concurrency", *sys.argv[1:]]),
-                "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                **body,
-            },
-            indent=1,
-        )
-        + "\n"
-    )
+    path = write(options.out / "concurrency.json", {**header("concurrency"), **body})
     print(f"stored in {path}")
 
 

@@ -9,7 +9,6 @@ allocation. Each figure is the least of several medians of thread time: other pr
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from benchmarks.results import FOLDER
+from benchmarks.results import FOLDER, header, write
 from forge_tui.engine.package.runtime import Entry, Package
 from tests.packagekit import aligned, write_package
 
@@ -69,13 +68,10 @@ def main() -> None:
         softmax = microseconds(lambda: F.softmax(x, dim=-1))
         matching = microseconds(lambda: forged(x)) - microseconds(lambda: plain(x)) + eager
         allocation = microseconds(lambda: torch.empty_strided((4, 8), (8, 1), dtype=x.dtype, device=x.device))
-    figures = {"us": rows, "matches, result allocated": round(matching, 3), "eager relu": round(eager, 3),
-               "eager softmax": round(softmax, 3), "empty_strided": round(allocation, 3), "torch": torch.__version__,
-               "load": os.getloadavg()[0],
-               "cores": os.cpu_count()}
-    text = json.dumps({"benchmark": "guards", "command": "python -m benchmarks.guards", **figures}, indent=1)
-    print(text)
-    (FOLDER / "guards-cpu.json").write_text(text + "\n")
+    document = {**header("guards"), "us": rows, "matches, result allocated": round(matching, 3), "eager relu": round(eager, 3),
+                "eager softmax": round(softmax, 3), "empty_strided": round(allocation, 3)}
+    print(json.dumps(document, indent=1))
+    write(FOLDER / "guards-cpu.json", document)
 
 
 if __name__ == "__main__":

@@ -4,34 +4,47 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import platform
 import re
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import forge_tui
-from forge_tui.cuda.compile import compiler_facts
 from forge_tui.cuda.device import DeviceFacts
 
 FOLDER = Path(__file__).parent / "results"
 
 
-def store(name: str, facts: DeviceFacts, body: dict[str, Any], folder: Path | None = None) -> Path:
-    """Write `results/NAME-DEVICE.json`; returns its path. `body`: the measurements, JSON-able."""
-    document = {
+def header(name: str) -> dict[str, Any]:
+    """What every file begins with: the benchmark, the command, the date, the versions and the machine it ran on."""
+    return {
         "benchmark": name,
         "command": " ".join(["python -m", f"benchmarks.{name}", *sys.argv[1:]]),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "device": {"name": facts.name, "architecture": f"sm_{facts.cc}", "sm_count": facts.sm_count,
-                   "copy_bytes_per_s": facts.copy_bytes_per_s, "launch_us": facts.launch_us},
-        "versions": {"forge-tui": forge_tui.__version__, "torch": torch.__version__, "cuda": torch.version.cuda,
-                     "python": platform.python_version(), "nvrtc": compiler_facts().nvrtc_version},
-        **body,
+        "versions": {"forge-tui": forge_tui.__version__, "torch": version("torch"), "python": platform.python_version()},
+        "machine": {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 2)},
     }
-    target = (folder or FOLDER) / f"{name}-{re.sub(r'[^a-z0-9]+', '-', facts.name.lower()).strip('-')}.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(document, indent=1) + "\n")
-    return target
+
+
+def write(path: Path, document: dict[str, Any]) -> Path:
+    """The document as a file that people can read in a diff; returns the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    return path
+
+
+def store(name: str, facts: DeviceFacts, body: dict[str, Any], folder: Path | None = None) -> Path:
+    """What was measured on a GPU: `results/NAME-DEVICE.json`; returns its path. `body`: the measurements, JSON-able."""
+    import torch
+
+    from forge_tui.cuda.compile import compiler_facts
+
+    document = header(name)
+    document["versions"] |= {"cuda": torch.version.cuda, "nvrtc": compiler_facts().nvrtc_version}
+    document["device"] = {"name": facts.name, "architecture": f"sm_{facts.cc}", "sm_count": facts.sm_count,
+                          "copy_bytes_per_s": facts.copy_bytes_per_s, "launch_us": facts.launch_us}
+    device = re.sub(r"[^a-z0-9]+", "-", facts.name.lower()).strip("-")
+    return write((folder or FOLDER) / f"{name}-{device}.json", {**document, **body})

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import json
 import os
-import platform
 import pty
 import select
 import signal
@@ -27,6 +26,7 @@ from typing import Any
 
 import pyte
 
+from benchmarks.results import header, write
 from benchmarks.screen_projects import Growing, launcher_home, many_nodes_project, many_rows_project
 
 COLUMNS, LINES = 120, 40
@@ -312,17 +312,8 @@ def main() -> None:
             "live": measure_live(scratch, 10.0),
             "ends": measure_ends(scratch),
         }
-    document = {
-        "benchmark": "screens",
-        "terminal": f"{COLUMNS}x{LINES}, truecolor",
-        "python": platform.python_version(),
-        "cpus": os.cpu_count(),
-        "load": os.getloadavg()[0],
-        "date": time.strftime("%Y-%m-%d"),
-        **body,
-    }
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(document, indent=1) + "\n")
+    document = {**header("screens"), "terminal": f"{COLUMNS}x{LINES}, truecolor", **body}
+    write(options.output, document)
     print(json.dumps(document, indent=1))
 
 

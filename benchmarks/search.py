@@ -8,20 +8,17 @@ times, any other is a device's measured ones; by default all there are, each rep
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
 import statistics
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from benchmarks.recorded import FAILS, MENDS, Landscape, load
+from benchmarks.results import FOLDER, header, write
 from forge_tui.engine.search import POLICIES, open_policy
 
 LANDSCAPES = Path(__file__).parent / "landscapes"
-RESULTS = Path(__file__).parent / "results"
 SHOWN = (1, 5, 10, 20, 50)
 DEFAULT = "uct"
 WANTED = 0.95
@@ -35,29 +32,15 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--policies", default=",".join(POLICIES))
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=FOLDER)
     options = parser.parse_args()
     kinds = [options.kind] if options.kind else sorted(path.name for path in LANDSCAPES.iterdir() if path.is_dir())
     for kind in kinds:
         seeds = range(options.first_seed, options.first_seed + options.seeds)
         body = compare(load(LANDSCAPES / kind), options.policies.split(","), seeds, options.iterations)
         report(kind, body)
-        options.out.mkdir(parents=True, exist_ok=True)
-        path = options.out / f"search-{kind}.json"
-        path.write_text(
-            json.dumps(
-                {
-                    "benchmark": "search",
-                    "command": " ".join(["python -m benchmarks.search", *sys.argv[1:]]),
-                    "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                    "landscapes_kind": kind,
-                    "writer": {"fails": FAILS, "mends": MENDS},
-                    **body,
-                },
-                indent=1,
-            )
-            + "\n"
-        )
+        path = write(options.out / f"search-{kind}.json",
+                     {**header("search"), "landscapes_kind": kind, "writer": {"fails": FAILS, "mends": MENDS}, **body})
         print(f"stored in {path}")
 
 

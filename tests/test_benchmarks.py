@@ -15,4 +15,5 @@ def test_the_page_of_measurements_is_made_from_the_files() -> None:
 def test_every_result_says_what_it_was_measured_with() -> None:
     for path in FOLDER.glob("*.json"):
         document = json.loads(path.read_text())
-        assert document["device"]["name"] and document["date"] and document["command"] and document["versions"], path
+        where = document.get("device") or document.get("machine")
+        assert where and document["date"] and document["command"].startswith("python -m benchmarks."), path
