@@ -8,7 +8,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import pytest
 from command_line import COMMAND, ROOT, environment, forge
 
 from forge_tui.cli import NOT_YET, PARSERS, duration
-from forge_tui.store.lock import ProjectLock, current_holder
 from forge_tui.store.paths import ProjectPaths
 from forge_tui.store.project import load_project
 
