@@ -33,6 +33,8 @@ COLUMNS, LINES = 120, 40
 QUIET_S = 1.0
 """No byte for so long: the screen is painted."""
 KEY_QUIET_S = 0.3
+SETTLE_S = 5.0
+"""Some seconds after its start Textual repaints the whole screen once more: that is no part of a rate."""
 DEADLINE_S = 60.0
 
 
@@ -264,7 +266,7 @@ def measure_live(scratch: Path, seconds: float) -> dict[str, Any]:
         with growing, terminal(str(growing.root), home=scratch / "live-home", cwd=scratch) as app:
             app.until("softmax")
             growing.step()
-            app.quiet()
+            app.read(SETTLE_S)
             if keys:
                 app.press(keys)
             begun, total = time.monotonic(), 0

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.screen_projects import Growing, doctor_cache, launcher_home, many_nodes_project, many_rows_project
-from benchmarks.screens import KEY_QUIET_S, Terminal, terminal
+from benchmarks.screens import KEY_QUIET_S, SETTLE_S, Terminal, terminal
 
 COLOURS = re.compile(rb"\x1b\[[\d;]*?(?:[34][0-7]|9[0-7]|10[0-7]|[34]8;[25][\d;]*)m")
 
@@ -69,7 +69,7 @@ def test_a_live_run_costs_at_most_6_kb_a_second(tmp_path: Path, home: Path, keys
     with growing, terminal(str(growing.root), home=home, cwd=tmp_path) as app:
         app.until("softmax")
         growing.step()
-        app.quiet(KEY_QUIET_S)
+        app.read(SETTLE_S)
         if keys:
             app.press(keys)
         before, begun = len(app.received), time.monotonic()

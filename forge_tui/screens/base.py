@@ -89,7 +89,7 @@ class ForgeScreen(Screen[None]):
 
         Only while this screen is on top: a message to a screen below makes Textual repaint the whole one above it.
         """
-        self._follower = self.set_interval(seconds, self._tick)
+        self._follower = self.set_interval(seconds, self._tick, pause=not self.is_current)
 
     def _tick(self) -> None:
         if not self.is_current or (not self.app.app_focus and time.monotonic() - self._looked < UNFOCUSED_S):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import ClassVar
 
 from textual import on
@@ -25,6 +26,8 @@ from forge_tui.screens.words import clock, money, state
 
 DESCRIBE_S = 0.05
 LOG_LINES = 60
+CARD_S = 1.0
+"""The card under a cursor that rests follows the run so often: it is most of what changes on the screen."""
 
 
 class OperatorBench(ForgeScreen):
@@ -86,6 +89,8 @@ class OperatorBench(ForgeScreen):
         self.project = watch
         self._rows = OperatorRows(watch)
         self._wanted = ""
+        self._described = 0.0
+        self._card_stale = True
 
     def compose(self) -> ComposeResult:
         yield Static(id="title", markup=False)
@@ -115,6 +120,8 @@ class OperatorBench(ForgeScreen):
     def follow(self) -> None:
         if self.project.refresh():
             self._show()
+        if self._card_stale and time.monotonic() - self._described >= CARD_S:
+            self._describe()
 
     def _show(self) -> None:
         self.update("#title", self._headline())
@@ -124,7 +131,7 @@ class OperatorBench(ForgeScreen):
         table.show(keys)
         self.update("#now", self._now())
         self.query_one("#log", LineView).show(_log(list(self.project.log)[-LOG_LINES:]))
-        self._describe()
+        self._card_stale = True
 
     def _headline(self) -> str:
         run, parts = self.project.state, [self.project.paths.root.name, state(self.project.status)]
@@ -166,6 +173,7 @@ class OperatorBench(ForgeScreen):
         return "\n".join([*lines, f"{len(queued)} operators queued"] if queued else lines)
 
     def _describe(self) -> None:
+        self._described, self._card_stale = time.monotonic(), False
         card, key = self.query_one("#card", LineView), self.query_one("#operators", Table).key
         width = max(20, card.size.width)
         if not self.project.cards or key is None:
