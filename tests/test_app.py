@@ -56,8 +56,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             (),
             ("",),
             (CallForm(call.operator, (), {}, ()),),
-            offered,
-            reason,
+            offered=offered,
+            reason=reason,
         )
         for call, offered, reason in zip(calls, (True, False), ("", "a view moves no data"), strict=True)
     )

@@ -487,3 +487,16 @@ def test_the_app_and_the_command_line_say_the_same_of_a_run(root: Path) -> None:
     assert document(watch.paths, watch.cards, watch.state) == document(
         watch.paths, watch.cards, load_state(watch.paths)
     )
+
+
+def test_damaged_cards_stay_told_until_they_are_mended(root: Path) -> None:
+    paths = ProjectPaths(root)
+    whole = paths.operators.read_bytes()
+    paths.operators.write_bytes(whole[:-40])
+    watch = ProjectWatch(root)
+    for _ in range(2):
+        watch.refresh()
+        assert "operators.msgpack" in watch.problem
+    paths.operators.write_bytes(whole)
+    watch.refresh()
+    assert watch.problem == "" and watch.cards is not None

@@ -65,6 +65,7 @@ class ProjectWatch:
             self.problem = ""
         except ForgeError as error:
             self.problem = str(error)
+            self._stamps.clear()  # what cannot be read is looked at again, and said, until it can
         return before != self._stamp()
 
     def _stamp(self) -> tuple[object, ...]:
