@@ -19,6 +19,7 @@ from forge_tui.cuda.program import Argument, Image, Launch, Program, Workspace
 from forge_tui.cuda.statistics import Stop, is_gain
 from forge_tui.cuda.timing import Contender, Stopwatch
 from forge_tui.engine.kernelfile import parse
+from forge_tui.specs import Call
 from test_kernelfile import FOLDER, MEASURED
 
 pytestmark = pytest.mark.gpu
