@@ -95,6 +95,17 @@ def test_every_kernel_is_an_operator(built: tuple) -> None:
         assert float((expected - model(x)).norm()) < 1e-5
 
 
+def test_another_copy_of_the_runtime_may_hold_the_same_package(built: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package's own `_runtime` beside Forge's: operators are registered once in a process, whoever does it."""
+    import importlib
+
+    exported = built[0]
+    monkeypatch.syspath_prepend(exported.folder)
+    theirs = importlib.import_module(exported.module)
+    ours = Package(exported.folder / exported.module, HostBackend())
+    assert theirs.package.library.ns != ours.library.ns and type(theirs.package) is not Package
+
+
 def test_the_folder_holds_the_evidence_and_the_hash_of_every_file(built: tuple) -> None:
     exported, _, _, winners, _ = built
     module = exported.folder / exported.module

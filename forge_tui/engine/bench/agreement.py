@@ -17,8 +17,8 @@ POSITIONS = 512
 """Least number of positions over which language models are compared."""
 DRAWS = 2
 MOST_DRAWS = 64
-FACTOR, ULPS = 2.0, 4.0
-"""Outputs may be as far from float64 as twice eager's own distance plus four units of roundoff, in norm: the forged model rounds
+FACTOR, ULPS = 2.0, 2.0
+"""Outputs may be as far from float64 as twice eager's own distance plus two units of roundoff, in norm: the forged model rounds
 in other places, not more often."""
 WITHOUT_FLOAT64 = 64.0
 """Units of roundoff that outputs may be from eager's where there is no float64 to tell which is nearer."""

@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .entry import PackageError
 from .router import Form, Router
 
 if TYPE_CHECKING:
     from .package import Package
 
 KEYS = {"cuda": "CUDA", "cpu": "CPU"}
-_taken: dict[str, int] = {}
+MOST_COPIES = 1000
+"""Of one package in one process."""
 
 
 def register(package: Package) -> torch.library.Library:
     """Define `forged_<hash>::<operator>_<variant>` for every form that can be one; the library's end is their end."""
-    library = torch.library.Library(_namespace(package), "DEF")
+    library = _library(package)
     names: set[str] = set()
     for function, router in package.all_routers():
         for form in router.forms:
@@ -39,11 +41,18 @@ def register(package: Package) -> torch.library.Library:
     return library
 
 
-def _namespace(package: Package) -> str:
-    """Of the package's content; the same content loaded twice in one process gets a number."""
+def _library(package: Package) -> torch.library.Library:
+    """A namespace by the package's content; the same content loaded again in one process gets a number.
+
+    torch is asked which are taken: another copy of this very code may have taken one.
+    """
     digest = hashlib.sha256("".join(sorted(package.manifest["files"].values())).encode()).hexdigest()[:12]
-    count = _taken[digest] = _taken.get(digest, 0) + 1
-    return f"forged_{digest}" + (f"_{count}" if count > 1 else "")
+    for number in range(1, MOST_COPIES):
+        try:
+            return torch.library.Library(f"forged_{digest}" + (f"_{number}" if number > 1 else ""), "DEF")
+        except RuntimeError:  # a namespace is defined once
+            continue
+    raise PackageError(f"the package is loaded {MOST_COPIES} times in this process: load it once and keep it")
 
 
 def _define(library: torch.library.Library, name: str, form: Form, router: Router, function: Callable[..., Any],
