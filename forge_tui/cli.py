@@ -147,7 +147,7 @@ def _main_parser() -> argparse.ArgumentParser:
     run.add_argument("--roles", choices=("one", "two"), help="two: an analyst plans each kernel, a writer writes it")
     run.add_argument("--policy", metavar="P", help="search policy: uct, band, greedy, beam, linear, round-robin, evolve")
     run.add_argument("--device", type=_device, metavar="D", help="auto, cuda:N or host")
-    run.add_argument("--seed", type=int, metavar="N", help="of the search and of fresh inputs")
+    run.add_argument("--seed", type=_seed, metavar="N", help="of the search and of fresh inputs")
     run.add_argument("--jobs", type=_count, metavar="N", help="proposals in flight at once")
     run.add_argument("--fresh", action="store_true", help="begin anew; the old journal is kept beside the new one")
     run.add_argument("--wait", action="store_true", help="with --provider exchange: wait for replies instead of ending")
@@ -194,7 +194,7 @@ def _eval_parser() -> argparse.ArgumentParser:
     parser.add_argument("operator", metavar="OPERATOR", help="a variant key or its beginning, or a name: softmax")
     parser.add_argument("file", metavar="FILE.cu")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
-    parser.add_argument("--seed", type=int, metavar="N", help="of the fresh inputs, to repeat a verdict")
+    parser.add_argument("--seed", type=_seed, metavar="N", help="of the fresh inputs, to repeat a verdict")
     parser.add_argument("--profile", action="store_true", help="say how it uses the device: by ncu where that is allowed")
     parser.add_argument("--sanitize", action="store_true", help="run it under compute-sanitizer's four tools too (minutes)")
     return parser
@@ -220,7 +220,7 @@ def _bench_parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--package", metavar="FOLDER", help="folder written by export; default: the project's own package")
     parser.add_argument("--rounds", type=_count, default=30, metavar="N", help="interleaved rounds of timing (default 30)")
-    parser.add_argument("--seed", type=int, metavar="N", help="of the held-out inputs")
+    parser.add_argument("--seed", type=_seed, metavar="N", help="of the held-out inputs")
     return parser
 
 
@@ -270,8 +270,14 @@ def duration(text: str) -> float:
 
 
 def _count(text: str) -> int:
-    if not re.fullmatch(r"\d+", text) or int(text) < 1:
+    if not re.fullmatch(r"\d{1,15}", text) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 up")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not re.fullmatch(r"\d+", text) or len(text) > 19 or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed: a whole number from 0 to 2**63 - 1")
     return int(text)
 
 

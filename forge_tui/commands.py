@@ -384,6 +384,11 @@ def _print(text: str) -> None:
         print(text, flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        with suppress(OSError):  # what is still buffered would be a traceback at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise MissingEnvironment(f"cannot write the result: {(error.strerror or str(error)).lower()}", where="standard output",
+                                 cure="send it somewhere with room; the project itself is saved") from error
 
 
 def _print_json(value: object) -> None:
@@ -400,7 +405,7 @@ def _tell(text: str) -> None:
 
 def _columns() -> int:
     """Of the terminal that stdout is; 100 elsewhere."""
-    return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
+    return shutil.get_terminal_size((100, 24)).columns if sys.stdout is not None and sys.stdout.isatty() else 100
 
 
 def _relative(path: Path) -> str:

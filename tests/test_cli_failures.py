@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import forge
+from command_line import COMMAND, environment, forge
 from safetensors.torch import save_file
 
 from forge_tui.store.paths import ProjectPaths
@@ -115,3 +115,50 @@ def test_a_run_that_cannot_begin_is_a_document_too(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert (document["status"], document["project"], document["operators"]) == ("failed", "none.py", [])
     assert "no such file" in document["error"]
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ("[search]\nseed = " + "9" * 5000, ("not valid TOML",)),
+    ("[search]\nseed = 99999999999999999999999", ("seed",)),
+    ("[search]\niterations = 99999999999999999999999", ("iterations",)),
+    ("[model.arguments]\na = " + "[" * 3000 + "]" * 3000, ("nested too deeply",)),
+])
+def test_numbers_and_nesting_beyond_reason_in_a_project(tmp_path: Path, change: str, words: tuple[str, ...]) -> None:
+    project(tmp_path, MODEL, change)
+    failed(forge("--run", "p", cwd=tmp_path), 2, "project.toml", *words)
+
+
+@pytest.mark.parametrize("option", [("--seed", "9" * 30), ("--seed", "-1"), ("--iterations", "9" * 30)])
+def test_numbers_beyond_reason_on_the_command_line(tmp_path: Path, option: tuple[str, str]) -> None:
+    done = forge("--run", "p", *option, cwd=tmp_path)
+    assert done.returncode == 2 and option[0] in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("junk", [b"\x80\x02h\x65.", b"\x80\x02q\x00.", b"junk", b"\x80\x02}q\x01(X\x01\x00\x00\x00aK\x01u."])
+def test_weights_that_are_no_state_dict(tmp_path: Path, junk: bytes) -> None:
+    root = project(tmp_path, MODEL, 'weights = "w.pt"')
+    (root / "w.pt").write_bytes(junk)
+    failed(forge("capture", "p", cwd=tmp_path), 2, "w.pt")
+
+
+def test_a_result_that_cannot_be_written(tmp_path: Path) -> None:
+    project(tmp_path, MODEL)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*COMMAND, "doctor"], cwd=tmp_path, env=environment(tmp_path / "home"), stdin=subprocess.DEVNULL,
+                              stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert done.returncode == 3 and "standard output" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_package_where_a_file_is_or_nothing_can_be_made(tmp_path: Path) -> None:
+    from forge_tui.cuda.device import H200
+    from forge_tui.engine.cards import FORMAT, OperatorFile
+    from forge_tui.engine.package.export import export_package
+    from forge_tui.errors import MissingEnvironment, ProjectError
+
+    cards = OperatorFile(FORMAT, "m", H200, "cpu", 0.0, (), (), "2")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ProjectError, match="a file of that name"):
+        export_package(ProjectPaths(tmp_path), cards, [], H200, tmp_path / "file")
+    with pytest.raises(MissingEnvironment):
+        export_package(ProjectPaths(tmp_path), cards, [], H200, Path("/proc/self/out"))
+    assert (tmp_path / "file").read_text() == "mine"

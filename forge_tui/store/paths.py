@@ -93,7 +93,10 @@ class ProjectPaths:
         return self.root / "steering"
 
     def is_project(self) -> bool:
-        return self.config.is_file()
+        try:
+            return self.config.is_file()
+        except OSError:  # a folder that may not be looked into, a name too long: whoever opens it says what is wrong
+            return False
 
 
 @dataclass(frozen=True)

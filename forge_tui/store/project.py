@@ -19,7 +19,8 @@ from forge_tui.store.paths import ProjectPaths
 
 FORMAT = 1
 
-Count = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=1, le=2**53)]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Limit = Annotated[float, Meta(ge=0)]
 
 
@@ -79,7 +80,7 @@ class SearchConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Candidates per operator."""
     operators: tuple[str, ...] = ()
     """Patterns (`*softmax*`, or a variant key); empty: all offered ones by recoverable time."""
-    seed: int | None = None
+    seed: Seed | None = None
     """None: an unpredictable one, recorded in the journal."""
     jobs: Count = 2
     tune_points: Count = 16
@@ -171,7 +172,9 @@ def _read(paths: ProjectPaths) -> str:
 def _parse(text: str, path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError as error:
+        raise ProjectError("nested too deeply", where=str(path), cure="a project file has tables of plain values") from error
+    except ValueError as error:  # tomllib's own error is one; a number of thousands of digits is another
         message = str(error)
         found = re.search(r"\(at line (\d+), column (\d+)\)", message)
         line = int(found[1]) if found else len(text.splitlines())

@@ -70,7 +70,9 @@ def export_package(paths: ProjectPaths, cards: OperatorFile, winners: list[Winne
     folder = (out or paths.packages / module).absolute()
     _refuse_foreign(folder, module)
     make_folder(folder.parent)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+    with writing(folder.parent):
+        scratch_folder = tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent)
+    with scratch_folder as scratch:
         fresh = Path(scratch) / folder.name
         further = further_images(paths, winners, facts, archs)
         left_out = _write_module(fresh / module, paths, cards, winners, facts, further)
@@ -88,6 +90,8 @@ def export_package(paths: ProjectPaths, cards: OperatorFile, winners: list[Winne
 
 
 def _refuse_foreign(folder: Path, module: str) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ProjectError("there is a file of that name", where=str(folder), cure="name a folder with -o")
     if folder.exists() and any(folder.iterdir()) and not any(folder.glob("forged_*/manifest.toml")):
         raise ProjectError("the folder holds something that is not a Forge package", where=str(folder),
                            cure=f"name a new folder with -o, e.g. -o {folder / module}")

@@ -136,7 +136,11 @@ def _model_class(transformers: Any, config: ModelConfig, settings: Any) -> Any:
     """The class asked for, else the configuration's architecture, else AutoModel."""
     names = [config.model_class] if config.model_class else list(getattr(settings, "architectures", None) or [])
     for name in names:
-        found = getattr(transformers, name, None)
+        try:
+            found = getattr(transformers, name, None)
+        except ImportError as error:  # transformers imports a model's module when its name is first used
+            raise ProjectError(f"transformers cannot import {name}: {first_lines(error, 1)}", where=name,
+                               cure="install what it needs, or mend the environment: `forge-tui doctor`") from error
         if found is not None:
             return found
         if config.model_class:

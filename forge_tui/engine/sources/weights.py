@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import torch
@@ -57,7 +56,7 @@ def _safetensors(path: Path) -> dict[str, torch.Tensor]:
 def _state_dict(path: Path) -> dict[str, torch.Tensor]:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
+    except Exception as error:  # bytes that are no pickle make the unpickler raise whatever it stumbles over
         raise ProjectError(f"not a state dict that can be loaded without running code: {first_lines(error, 1)}",
                            where=str(path), cure="save model.state_dict() with torch.save, or use safetensors") from error
     if isinstance(found, dict):
