@@ -11,6 +11,7 @@ from hostkit import launch, needs_nvrtc, run
 
 from forge_tui.cuda.host import launch as launching
 from forge_tui.cuda.host.run import Machine
+from forge_tui.cuda.host.schedule import Scheduler
 
 pytestmark = needs_nvrtc
 
@@ -35,12 +36,12 @@ def test_results_do_not_depend_on_whose_turn_it_is(program, monkeypatch: pytest.
     """Lanes advance in random order, never mind where they should meet; only collectives wait for their warp."""
     dice = random.Random(5)
 
-    def choose(machine: Machine) -> int:
-        able = [i for i, mask in machine.pending.items()
-                if mask is None or not machine.translations.collective[i] or machine.warps_whole(mask)]
-        return dice.choice(able or list(machine.pending))
+    def choose(scheduler: Scheduler) -> int:
+        collective = scheduler.machine.translations.collective
+        able = [i for i, mask in scheduler.pending.items() if mask is None or not collective[i] or scheduler.warps_whole(mask)]
+        return dice.choice(able or list(scheduler.pending))
 
-    monkeypatch.setattr(Machine, "choose", choose)
+    monkeypatch.setattr(Scheduler, "choose", choose)
     program()
 
 

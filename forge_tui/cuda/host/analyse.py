@@ -1,7 +1,7 @@
 """What may differ between lanes: control flow, post-dominators, and the class of every register.
 
 A class says over which axes of a chunk (threads, blocks) a value can vary. A register that cannot vary over an axis is
-stored once along it. The classes rest on lanes meeting again at post-dominators; `run.py` checks that they did before
+stored once along it. The classes rest on lanes meeting again at post-dominators; `schedule.py` checks that they did before
 it lets a partial set of lanes write such a register, and widens every register when they did not.
 """
 

@@ -54,14 +54,14 @@ class Barriers:
         if "arrive" in parts:
             lanes = np.broadcast_to(self.machine.active(mask), (self.machine.threads, self.machine.blocks))
             self.arrived[number] = self.arrived.get(number, np.zeros(self.machine.blocks, np.int64)) + lanes.sum(axis=0)
-            self.machine.join(following, mask)
+            self.machine.scheduler.join(following, mask)
             return
-        if mask is None and not self.machine.pending and not self.parked and not self.machine.held and reduction is None \
+        if mask is None and not self.machine.scheduler.pending and not self.parked and not self.machine.scheduler.held and reduction is None \
                 and not self.arrived and count in (None, self.machine.threads):
             assert self.machine.smem.shadow is not None
             self.machine.smem.shadow.barrier(None)
             self.machine.tally.barrier(self.machine, self.machine.live)
-            self.machine.join(following, None)
+            self.machine.scheduler.join(following, None)
             return
         self.parked.append(Parked(following, number, count, self.machine.live if mask is None else mask, line, reduction))
 
@@ -86,7 +86,7 @@ class Barriers:
                 going, staying = lanes & complete, lanes & ~complete
                 self.parked.remove(parked)
                 if going.any():
-                    self.machine.join(parked.following, None if self.machine.count(going) == self.machine.live_count else going)
+                    self.machine.scheduler.join(parked.following, None if self.machine.count(going) == self.machine.live_count else going)
                 if staying.any():
                     parked.mask = staying
                     self.parked.append(parked)
@@ -96,7 +96,7 @@ class Barriers:
             everyone = complete | ~live.any(axis=0)
             self.machine.smem.shadow.barrier(None if everyone.all() and group[0].count is None else complete)
             self.machine.tally.barrier(self.machine, live & complete)
-        if not moved and not self.machine.held:
+        if not moved and not self.machine.scheduler.held:
             self.stuck()
 
     def reduce(self, group: list[Parked], complete: NDArray[np.bool_]) -> None:

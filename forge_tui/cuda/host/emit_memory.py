@@ -125,7 +125,7 @@ def _ld_param(e: Emitter, i: Instruction) -> None:
     assert isinstance(i.args[1], Memory) and isinstance(i.args[1].base, Symbol)
     kind, size = i.type, SIZES[i.type]
     for k, item in enumerate(i.args[0].items if isinstance(i.args[0], Group) else (i.args[0],)):
-        value = f"E.parameter({i.args[1].base.name!r}, {i.args[1].offset + k * size}, {size})"
+        value = f"V.parameter({i.args[1].base.name!r}, {i.args[1].offset + k * size}, {size})"
         if kind in SIGNED:
             value += f".view('i{size}')"
         name = e.constants.setdefault(value, f"k{len(e.constants)}")

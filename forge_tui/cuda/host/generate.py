@@ -22,7 +22,7 @@ SIGNED = {"s8", "s16", "s32", "s64"}
 FLOAT = {"f32", "f64"}
 
 
-MACHINE_NAMES = ("unsupported", "both", "fold_threads", "fold_blocks", "scalar", "flag", "gmem", "smem", "lmem", "warps", "generic",
+MACHINE_NAMES = ("unsupported", "both", "fold_threads", "fold_blocks", "gmem", "smem", "lmem", "warps", "generic",
                  "atomic", "copies", "trap", "bar_red")
 """What generated code uses of the machine it runs on."""
 
@@ -92,7 +92,7 @@ class Emitter:
         for block in self.kernel.blocks:
             for masked in (False, True):
                 out += self.function(block, masked)
-        head = ["def build(E):", *(f"  {name} = E.{name}" for name in MACHINE_NAMES)]
+        head = ["def build(E):", "  V = E.values", *(f"  {name} = E.{name}" for name in MACHINE_NAMES)]
         for index, (size, _) in enumerate(self.slots):
             head.append(f"  r{index}u = E.slots[{index}]")
             if size > 1:
@@ -210,7 +210,7 @@ class Emitter:
 
     def constant(self, text: str, seen: str, size: int) -> str:
         """The name of an array that lasts for the launch: `text` gives it as unsigned."""
-        if size == 1 and text.startswith("flag("):
+        if size == 1 and text.startswith("V.flag("):
             return self.constants.setdefault(text, f"k{len(self.constants)}")
         full = text if seen == "u" else f"{text}.view('{'i' if seen == 's' else 'f'}{size}')"
         return self.constants.setdefault(full, f"k{len(self.constants)}")
@@ -220,17 +220,17 @@ class Emitter:
         size = SIZES[kind]
         if isinstance(operand, Immediate):
             if kind == "pred":
-                return f"flag({operand.value != 0})"
+                return f"V.flag({operand.value != 0})"
             value = operand.value
             if operand.kind != "int" and SIZES[operand.kind] != size:
                 raise Unsupported
-            return f"scalar({value & (1 << 8 * size) - 1}, {size})"
+            return f"V.scalar({value & (1 << 8 * size) - 1}, {size})"
         if isinstance(operand, Symbol):
             if not self.kernel.knows(operand.name):
                 raise Unsupported
-            return f"E.symbol({operand.name!r}, {operand.offset}, {size})"
+            return f"V.symbol({operand.name!r}, {operand.offset}, {size})"
         if isinstance(operand, Register):
-            return f"E.special({operand.name!r}, {size})"
+            return f"V.special({operand.name!r}, {size})"
         raise Unsupported
 
     def torch(self, operand: Operand | str, kind: str) -> str:
@@ -296,7 +296,7 @@ class Emitter:
             return None
         if i.root == "ld" and "param" in i.parts and len(i.parts) == 3 and isinstance(i.args[1], Memory) \
                 and isinstance(i.args[1].base, Symbol):
-            return f"E.parameter({i.args[1].base.name!r}, {i.args[1].offset}, {size})"
+            return f"V.parameter({i.args[1].base.name!r}, {i.args[1].offset}, {size})"
         if i.root == "mov" or i.opcode == "cvta.to.global.u64" or i.opcode == "cvta.global.u64":
             source = i.args[1]
             if isinstance(source, Register):

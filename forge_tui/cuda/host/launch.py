@@ -17,7 +17,8 @@ from forge_tui.cuda.host.lower import Kernel, lower
 from forge_tui.cuda.host.memory import MAX_BUFFERS, Buffer
 from forge_tui.cuda.host.parser import parse_ptx
 from forge_tui.cuda.host.ptx import SIZES, Module, PtxError
-from forge_tui.cuda.host.run import Geometry, Machine, Translations, Variant
+from forge_tui.cuda.host.run import Machine
+from forge_tui.cuda.host.translation import Geometry, Translations, Variant
 from forge_tui.cuda.program import Argument, Launch
 from forge_tui.cuda.target import LaunchCounts
 
