@@ -78,6 +78,23 @@ class TimedBuilds:
         return image
 
 
+class Phases:
+    """What a judgement says it is doing, and how long each took, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._doing, self._since = "beginning", time.perf_counter()
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        now = time.perf_counter()
+        self.seconds[self._doing] = self.seconds.get(self._doing, 0.0) + now - self._since
+        self._doing, self._since = what, now
+
+    def ended(self) -> dict[str, float]:
+        self("ended", 0, 0)
+        return self.seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto")
@@ -128,12 +145,13 @@ def judgement(target: Target) -> list[dict[str, Any]]:
     kernel = kernels_for(variant.call)[0]
     found = []
     for run in ("first of its operator", "second", "third"):
-        timed = TimedBuilds(target)
+        timed, phases = TimedBuilds(target), Phases()
         begin = time.perf_counter()
-        verdict = judge_text(kernel.text, f"{kernel.name}.cu", variant, [sample], timed, options=JudgeOptions(tune_points=16))  # type: ignore[arg-type]
+        verdict = judge_text(kernel.text, f"{kernel.name}.cu", variant, [sample], timed, options=JudgeOptions(tune_points=16),  # type: ignore[arg-type]
+                             progress=phases)
         seconds = time.perf_counter() - begin
         found.append({"run": run, "kernel": kernel.name, "outcome": verdict.outcome, "sentence": verdict.sentence, "seconds": seconds,
-                      "build_s": timed.build_s, "builds": timed.builds, "held_s": seconds - timed.build_s, "points": len(verdict.points),
+                      "build_s": timed.build_s, "builds": timed.builds, "held_s": seconds - timed.build_s, "points": len(verdict.points), "phases_s": phases.ended(),
                       "us": verdict.timing.us if verdict.timing else None})
     return found
 

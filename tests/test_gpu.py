@@ -316,7 +316,7 @@ def test_a_launch_costs_the_cpu_little(target: GpuTarget, watch: Stopwatch):
 
 
 def test_a_copy_is_as_fast_as_memory(target: GpuTarget, watch: Stopwatch):
-    us = watch.alone(copies(target, 256 << 20), Stop(least=15, most=30, width=0.01, seconds=0.2)).value
+    us = watch.alone(copies(target, 256 << 20), Stop(least=15, most=30, spread=0.01, seconds=0.2)).value
     rate = 2 * (256 << 20) / us * 1e6
     print(f"copy: {rate / 1e12:.2f} TB/s of {target.facts.copy_bytes_per_s / 1e12:.2f}")
     assert 0.6 < rate / target.facts.copy_bytes_per_s < 1.0

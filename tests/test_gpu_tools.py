@@ -38,7 +38,7 @@ FAULTY = {
     "memcheck": HONEST.replace("out[i]", "out[i + 256]"),
     "racecheck": "    __shared__ float s[256];\n    s[threadIdx.x] = input[threadIdx.x];\n    out[threadIdx.x] = s[255 - threadIdx.x];",
     "initcheck": "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    out[i] += input[i];",
-    "synccheck": "    if (threadIdx.x < 32) __syncthreads();\n    out[threadIdx.x] = input[threadIdx.x];",
+    "synccheck": "    if (threadIdx.x % 2) __syncthreads();\n    out[threadIdx.x] = input[threadIdx.x];",
 }
 
 

@@ -13,7 +13,7 @@ from forge_tui.cuda.compile import compile_program
 from forge_tui.cuda.device import H200
 from forge_tui.cuda.nvml import POWER_CAP, DeviceState, Nvml, disturbances
 from forge_tui.cuda.statistics import RESOLUTION_US, SYSTEMATIC, Estimate, Stop, bootstrap, compare, estimate, is_gain, ratios
-from forge_tui.cuda.timing import BATCH_S, Comparison, _batch
+from forge_tui.cuda.timing import BATCH_S, FULL, QUICK, Comparison, _batch
 from forge_tui.store.paths import UserPaths
 
 
@@ -82,13 +82,21 @@ def test_intervals_cover_the_median():
 
 
 def test_when_to_stop():
-    stop = Stop(least=10, most=100, width=0.02, seconds=1.0, patience_s=5.0)
-    assert not stop.reached(9, [0.0], 2.0)                    # too few, whatever the width
+    stop = Stop(least=10, most=100, spread=0.02, seconds=1.0, patience_s=5.0)
+    assert not stop.reached(9, [0.0], 2.0)                    # too few, whatever the spread
     assert stop.reached(10, [0.01, 0.02], 0.1)
     assert not stop.reached(10, [0.01, 0.03], 0.1)
     assert stop.reached(10, [0.5], 1.1)                       # time is up
     assert stop.reached(100, [0.5], 0.1)
     assert stop.reached(2, [0.5], 5.1)                        # a call of seconds
+
+
+def test_what_repeating_cannot_narrow_does_not_keep_it_going():
+    steady = estimate([50.0] * 10)
+    assert steady.spread == 0.0 and steady.width == pytest.approx(2 * SYSTEMATIC)
+    assert compare([50.0] * 10, [60.0] * 10).spread == 0.0
+    for stop in (QUICK, FULL):
+        assert stop.reached(stop.least, [steady.spread], 0.0)
 
 
 def test_batches_fit_the_deadline():

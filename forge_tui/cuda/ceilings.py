@@ -23,7 +23,7 @@ COPY_BYTES = 1 << 30
 """Of each buffer, or a sixteenth of the free memory where that is less."""
 MATRIX = 8192
 """Rows of the square matrices whose product is timed."""
-PATIENT = Stop(least=15, most=60, width=0.01, seconds=0.3)
+PATIENT = Stop(least=15, most=60, spread=0.01, seconds=0.3)
 
 COPY = """extern "C" __global__ void __launch_bounds__(THREADS) copy(const uint4* __restrict__ input, uint4* __restrict__ out, long long n) {
     const long long first = (long long)blockIdx.x * (THREADS * UNROLL) + threadIdx.x;
@@ -161,7 +161,7 @@ def _matrix_rates(target: GpuTarget, watch: object) -> dict[str, float]:
         left, right = (torch.randn(MATRIX, MATRIX, dtype=getattr(torch, name), device=target.device) for _ in range(2))
         result = torch.empty_like(left)
         us = watch.alone(Contender(name, [lambda: torch.mm(left, right, out=result)]),  # type: ignore[attr-defined]  # noqa: B023
-                         Stop(least=3, most=6, width=0.02, seconds=0.05)).value
+                         Stop(least=3, most=6, spread=0.02, seconds=0.05)).value
         rates[name] = 2.0 * MATRIX**3 / us * 1e6
     return rates
 

@@ -7,6 +7,7 @@ import math
 import struct
 import weakref
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -133,8 +134,7 @@ class PreparedProgram:
         self.fills = [(addresses[item.name], item.fill, workspace_bytes(item)) for item in program.workspaces
                       if item.fill is not None and workspace_bytes(item)]
         self.launches = [self._prepare(launch, addresses) for launch in program.launches if 0 not in launch.grid]
-        module = driver()
-        self._launch, self._memset = module.cuLaunchKernelEx, module.cuMemsetD8Async
+        self._launch, self._memset = _raw_launch(), driver().cuMemsetD8Async
         self._stream_of = torch._C._cuda_getCurrentRawStream  # ten times cheaper than torch.cuda.current_stream()
         self._stream = -1
         self._handle: Any = None
@@ -150,27 +150,41 @@ class PreparedProgram:
                 error = DriverError(status.name, "cuMemsetD8Async")
                 raise error.fault() from error
         launch = self._launch
-        for config, function, arguments, _, _ in self.launches:
-            status, = launch(config, function, arguments, 0)
+        for item in self.launches:
+            status = launch(item.at, item.function, item.pointers, None)
             if status:
-                error = DriverError(status.name, "cuLaunchKernelEx")
-                raise error.fault(self._name(function)) from error
+                error = DriverError(driver().CUresult(status).name, "cuLaunchKernelEx")
+                raise error.fault(item.kernel) from error
 
     def _retarget(self, stream: int) -> None:
         self._handle = driver().CUstream(stream)
-        for config, *_ in self.launches:
-            config.hStream = self._handle
+        for item in self.launches:
+            item.config.hStream = self._handle
         self._stream = stream
 
-    def _name(self, function: Any) -> str:
-        return next(launch.kernel for _, other, _, launch, _ in self.launches if other is function)
-
-    def _prepare(self, launch: Launch, addresses: Mapping[str, int]) -> tuple[Any, Any, int, Launch, PackedArguments]:
+    def _prepare(self, launch: Launch, addresses: Mapping[str, int]) -> _Ready:
         function = self.image.function(launch.kernel)
         check_parameters(launch, self.image.facts)
         self.image.permit(launch)
-        arguments = PackedArguments(launch.arguments, addresses)
-        return launch_config(launch), function, arguments.address, launch, arguments
+        return _Ready(launch, function, PackedArguments(launch.arguments, addresses))
+
+
+class _Ready:
+    """One launch as the driver takes it, and what its addresses point into."""
+
+    def __init__(self, launch: Launch, function: Any, arguments: PackedArguments) -> None:
+        self.kernel = launch.kernel
+        self.config = launch_config(launch)
+        self.arguments = arguments
+        self.at = ctypes.c_void_p(self.config.getPtr())
+        self.function = ctypes.c_void_p(int(function))
+        self.pointers = ctypes.c_void_p(arguments.address)
+
+
+@cache
+def _raw_launch() -> Any:
+    """cuLaunchKernelEx itself: on a launch, the bindings' conversion of their arguments costs more than the driver does."""
+    return ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
 
 
 def check_parameters(launch: Launch, facts: CubinFacts) -> None:

@@ -25,6 +25,10 @@ HEAD = f'#include "{COMMON}"\n#pragma nv_hdrstop\n'
 FIRST_VERSION = (12, 8)
 """NVRTC's first with precompiled headers (its documentation, "Precompiled Header (PCH)")."""
 
+OWN_CACHE = (12, 9)
+"""NVRTC's first that keeps what it compiled in the driver's cache by itself. Images are kept by `cuda.cache`, which a project
+can carry and a benchmark can leave out; a second cache would only make the figures of builds depend on what ran before."""
+
 _making = Lock()
 
 
@@ -44,6 +48,8 @@ def options_for(kind: str, arch: str, tools: Toolchain) -> list[str]:
     options = [f"--gpu-architecture={target}", "-lineinfo", "-std=c++17", "-default-device"]
     if kind == "cubin":
         options.append("--ptxas-options=-v")
+    if tools.number >= OWN_CACHE:
+        options.append("--no-cache")
     return options + [f"-I{path}" for path in tools.include]
 
 
@@ -58,8 +64,7 @@ def precompiled(tools: Toolchain, kind: str, arch: str) -> Precompiled:
 
 @functools.cache
 def _make(tools: Toolchain, kind: str, arch: str) -> Precompiled:
-    version = tuple(int(part) for part in tools.version.split("."))
-    if version < FIRST_VERSION or not any((Path(path) / "cuda_bf16.h").is_file() for path in tools.include):
+    if tools.number < FIRST_VERSION or not any((Path(path) / "cuda_bf16.h").is_file() for path in tools.include):
         return Precompiled()
     file = _folder() / f"{kind}-{arch}.pch"
     if not _create(tools, kind, arch, file):

@@ -26,6 +26,8 @@ class Estimate(Struct, frozen=True):
     high: float
     count: int
     """Repetitions."""
+    spread: float = 0.0
+    """Width of the interval relative to the value, before it was widened: what more repetitions would narrow."""
 
     @property
     def width(self) -> float:
@@ -43,7 +45,8 @@ def estimate(samples: Sequence[float], seed: int = 0) -> Estimate:
         raise ValueError("no samples")
     middle = float(np.median(values))
     low, high = bootstrap(values, seed)
-    return Estimate(middle, low * (1 - SYSTEMATIC), high * (1 + SYSTEMATIC), int(values.size))
+    spread = (high - low) / middle if middle > 0 else float("inf")
+    return Estimate(middle, low * (1 - SYSTEMATIC), high * (1 + SYSTEMATIC), int(values.size), spread)
 
 
 def bootstrap(values: NDArray[np.float64], seed: int) -> tuple[float, float]:
@@ -70,7 +73,7 @@ def compare(candidate: Sequence[float], baseline: Sequence[float], seed: int = 0
     found = estimate(ratios(candidate, baseline), seed)
     shortest = min(float(np.median(candidate)), float(np.median(baseline)))
     step = RESOLUTION_US / max(shortest, RESOLUTION_US)
-    return Estimate(found.value, found.low * (1 - step), found.high * (1 + step), found.count)
+    return Estimate(found.value, found.low * (1 - step), found.high * (1 + step), found.count, found.spread)
 
 
 def is_gain(speedup: Estimate) -> bool:
@@ -81,17 +84,17 @@ def is_gain(speedup: Estimate) -> bool:
 class Stop(Struct, frozen=True):
     """When enough rounds were made."""
 
-    least: int = 20
+    least: int = 30
     most: int = 200
-    width: float = 0.02
-    """Relative width of every interval that is good enough."""
+    spread: float = 0.01
+    """Of every interval, that is good enough."""
     seconds: float = 0.4
     """Of device time; `least` rounds are made whatever they take, unless `patience_s` is over."""
     patience_s: float = 10.0
 
-    def reached(self, rounds: int, widths: Sequence[float], seconds: float) -> bool:
+    def reached(self, rounds: int, spreads: Sequence[float], seconds: float) -> bool:
         if rounds >= self.most or seconds > self.patience_s:
             return True
         if rounds < self.least:
             return False
-        return seconds > self.seconds or all(width <= self.width for width in widths)
+        return seconds > self.seconds or all(spread <= self.spread for spread in spreads)

@@ -37,7 +37,7 @@ MOST_COVER_US = 2000.0
 BATCH_S = 1.0
 """Repetitions enqueued before the device is waited for; well under the target's deadline."""
 WARM_UPS = 3
-QUICK = Stop(least=7, most=25, width=0.03, seconds=0.015)
+QUICK = Stop(least=7, most=25, spread=0.03, seconds=0.015)
 """For the comparison of settings: a ranking, not a claim."""
 FULL = Stop()
 
@@ -115,7 +115,7 @@ class Stopwatch:
         while True:
             samples += self._measure([contender] * _batch(stop, len(samples), round_us), method)
             found = estimate(samples)
-            if stop.reached(len(samples), [found.width], time.monotonic() - started):
+            if stop.reached(len(samples), [found.spread], time.monotonic() - started):
                 return found
 
     def against(self, candidate: Contender, baselines: Sequence[Contender], stop: Stop = FULL) -> Comparison:
@@ -144,7 +144,7 @@ class Stopwatch:
             rounds += count
             speedups = {item.name: compare(times[candidate.name], times[item.name]) for item in baselines}
             self.seconds = time.monotonic() - started
-            if stop.reached(rounds, [speedup.width for speedup in speedups.values()], self.seconds):
+            if stop.reached(rounds, [speedup.spread for speedup in speedups.values()], self.seconds):
                 break
         notes = disturbances(before, self.nvml.look(), os.getpid())
         return Comparison(method, estimate(times[candidate.name]), {item.name: estimate(times[item.name]) for item in baselines},

@@ -48,6 +48,11 @@ class Toolchain(Struct, frozen=True):
     include: tuple[str, ...]
     """Folders for `-I`, in order."""
 
+    @property
+    def number(self) -> tuple[int, ...]:
+        """The version for comparisons: (13, 5)."""
+        return tuple(int(part) for part in self.version.split("."))
+
     def identity(self) -> str:
         """What of the compiler decides the image; part of cache keys."""
         return f"nvrtc {self.version} headers {header_version(self.include[0]) if self.include else None} forge {headers_digest()}"

@@ -172,4 +172,4 @@ def _copies(call: Call) -> int:
 
 def _stop(effort: int) -> Stop:
     """`QUICK` with so many times the samples and the time; the interval narrows with their root."""
-    return Stop(least=QUICK.least * effort, most=QUICK.most * effort, width=QUICK.width / effort ** 0.5, seconds=QUICK.seconds * effort)
+    return Stop(least=QUICK.least * effort, most=QUICK.most * effort, spread=QUICK.spread / effort ** 0.5, seconds=QUICK.seconds * effort)
