@@ -31,11 +31,15 @@ from forge_tui.cuda.program import Image, Program
 from forge_tui.cuda.timing import Contender, Stopwatch
 from forge_tui.engine.builtin.catalog import kernels_for
 from forge_tui.engine.cards import Variant
+from forge_tui.engine.judge.device_timing import compiled
 from forge_tui.engine.judge.judge import judge
 from forge_tui.engine.kernelfile import KernelFile, parse
+from forge_tui.specs import Call
 
 FINALISTS = 3
 """Candidates of a workload that may be judged until one is verified."""
+BASELINES = 6
+"""Processes that run torch.compile, each with a CUDA context of its own."""
 
 
 @dataclass
@@ -66,7 +70,7 @@ def main() -> None:
     chosen = [item for item in WORKLOADS if fnmatch(f"{item.model} {item.label}".lower(), options.only.lower())]
     candidates = [found for item in chosen for found in candidates_of(item, target, options.points)]
     seconds = build_all(candidates, f"sm_{target.facts.cc}")
-    print(f"{len(candidates)} candidates of {len(chosen)} workloads built in {seconds:.1f} s", flush=True)
+    print(f"{len(candidates)} candidates of {len(chosen)} workloads and their torch.compile baselines built in {seconds:.1f} s", flush=True)
     rows: list[dict[str, Any]] = []
     for number, item in enumerate(chosen):
         if options.seconds and time.monotonic() - started > options.seconds:
@@ -93,9 +97,11 @@ def candidates_of(item: Workload, target: GpuTarget, points: int) -> list[Candid
 
 
 def build_all(candidates: list[Candidate], arch: str) -> float:
-    """Build every candidate, one process a core; returns the seconds it took."""
+    """Build every candidate, one process a core, and the baselines beside them; returns the seconds it took."""
     begin = time.monotonic()
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=spawn) as pool, ProcessPoolExecutor(BASELINES, mp_context=spawn) as others:
+        others.map(compile_baseline, list({item.workload.label: item.variant.call for item in candidates}.values()))
         build = functools.partial(build_one, arch=arch)
         for item, outcome in zip(candidates, pool.map(build, [item.program for item in candidates], chunksize=4), strict=True):
             if isinstance(outcome, Image):
@@ -111,6 +117,12 @@ def build_one(program: Program, arch: str) -> Image | str:
         return compile_program(program, kind="cubin", arch=arch)
     except CandidateFault as fault:
         return f"{fault.kind}: {fault.message[:300]}"
+
+
+def compile_baseline(call: Call) -> None:
+    """Leave what torch.compile makes of the call in its cache on disk, where the judge's own compilation finds it."""
+    compiled(call)
+    torch.cuda.empty_cache()
 
 
 def measure(item: Workload, candidates: list[Candidate], target: GpuTarget, seed: int | None) -> dict[str, Any]:
