@@ -13,7 +13,7 @@ from forge_tui.cuda.compile import compile_program
 from forge_tui.cuda.device import H200
 from forge_tui.cuda.nvml import POWER_CAP, DeviceState, Nvml, disturbances
 from forge_tui.cuda.statistics import RESOLUTION_US, SYSTEMATIC, Estimate, Stop, bootstrap, compare, estimate, is_gain, ratios
-from forge_tui.cuda.timing import BATCH_S, FULL, QUICK, Comparison, _batch
+from forge_tui.cuda.timing import BATCH_S, FULL, QUICK, Comparison, Contender, Stopwatch, _batch
 from forge_tui.store.paths import UserPaths
 
 
@@ -107,6 +107,60 @@ def test_batches_fit_the_deadline():
     assert _batch(stop, 198, 100.0) == 2
     assert _batch(stop, 0, 3e6) == 1                          # three seconds a round: one at a time
     assert _batch(stop, 0, 1e5) * 1e5 <= BATCH_S * 1e6
+
+
+class Recording:
+    """Stands for an event of the device: says what it stands between."""
+
+    log: list[str] = []
+
+    def __init__(self, enable_timing: bool) -> None: ...
+
+    def record(self) -> None:
+        self.log.append("mark")
+
+    def elapsed_time(self, other: Recording) -> float:
+        return 0.01
+
+
+def test_every_timed_launch_is_prepared_and_one_of_a_batch_is_looked_at(monkeypatch: pytest.MonkeyPatch):
+    """The order of what is enqueued, which needs no device: poison, flush, mark, launch, mark; one copy a batch, at random."""
+    import torch
+
+    log = Recording.log = []
+    monkeypatch.setattr(torch.cuda, "Event", Recording)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
+    monkeypatch.setattr(torch, "sum", lambda *args, **more: log.append("flush"))
+
+    class Target:
+        facts = H200
+
+        def wait(self) -> None:
+            log.append("wait")
+
+    watch = Stopwatch.__new__(Stopwatch)
+    watch.target, watch.buffer, watch.sink = Target(), torch.zeros(1), torch.zeros(())
+
+    def keep(number: int):
+        log.append(f"keep {number}")
+        return lambda: log.append(f"look {number}")
+
+    candidate = Contender("candidate", [lambda n=n: log.append(f"launch {n}") for n in range(3)],
+                          before=[lambda n=n: log.append(f"poison {n}") for n in range(3)], after=[lambda n=n: keep(n) for n in range(3)])
+    baseline = Contender("eager", [lambda: log.append("eager")])
+    places = set()
+    for _ in range(40):
+        log.clear()
+        candidate.turn = 0
+        assert len(watch._measure([candidate, baseline, baseline, candidate] * 2, "stream")) == 8
+        kept = next(item for item in log if item.startswith("keep"))
+        place = log.index(kept)
+        assert log[place - 5:place - 1] == [kept.replace("keep", "poison"), "flush", "mark", kept.replace("keep", "launch")]
+        assert log[-2:] == ["wait", kept.replace("keep", "look")] and sum(item.startswith("keep") for item in log) == 1
+        assert [item for item in log if item.startswith(("poison", "launch"))] == [
+            f"{what} {n}" for n in (0, 1, 2, 0) for what in ("poison", "launch")]
+        places.add(place)
+    assert len(places) == 4, "all of a batch's launches come in turn, by chance"
 
 
 def test_the_claim_is_against_the_faster_baseline():

@@ -10,6 +10,7 @@ same method.
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -46,14 +47,21 @@ Run = Callable[[], object]
 """Enqueues one call on the current stream. May return what must stay alive until the next call."""
 
 
+Look = Callable[[], None]
+"""Looks at what a call left, once the device has been waited for. Raises what it finds."""
+
+
 class Contender:
     """Something to time: the same call on several sets of tensors, taken in turn."""
 
-    def __init__(self, name: str, runs: Sequence[Run], before: Sequence[Run] = ()) -> None:
-        """before: for each of `runs`, what is to be enqueued ahead of a timed call, outside its time."""
+    def __init__(self, name: str, runs: Sequence[Run], before: Sequence[Run] = (),
+                 after: Sequence[Callable[[], Look]] = ()) -> None:
+        """before: for each of `runs`, what is to be enqueued ahead of a timed call, outside its time. after: enqueues a
+        copy of what one left, behind one call of every batch, chosen at random."""
         self.name = name
         self.runs = list(runs)
         self.before = list(before)
+        self.after = list(after)
         self.turn = 0
         self.cpu_us = 0.0
         """What enqueueing one call costs the CPU."""
@@ -65,6 +73,10 @@ class Contender:
         """Enqueue what comes before the next one."""
         if self.before:
             self.before[self.turn % len(self.before)]()
+
+    def keep(self) -> Look:
+        """Enqueue a copy of what the last one leaves."""
+        return self.after[(self.turn - 1) % len(self.after)]()
 
     def step(self, method: Method) -> None:
         """Enqueue the next one."""
@@ -211,23 +223,35 @@ class Stopwatch:
     # -- measurement
 
     def _measure(self, order: Sequence[Contender], method: Method) -> list[float]:
-        """Microseconds of one repetition of each, in this order."""
+        """Microseconds of one repetition of each, in this order. Raises CandidateFault, and what a look at a result finds."""
+        kept = _one_of([place for place, contender in enumerate(order) if contender.after])
+        look: Look | None = None
         events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in order]
         try:
-            for contender, (begin, end) in zip(order, events, strict=True):
+            for place, (contender, (begin, end)) in enumerate(zip(order, events, strict=True)):
+                contender.prepare()                         # ahead of the flush, which drives what it wrote out of the L2
                 torch.sum(self.buffer, dim=0, out=self.sink)
                 torch.cuda._sleep(self._cycles(COVER_US if method == "graph" else contender.cpu_us * COVER_FACTOR + COVER_US))
                 begin.record()
                 contender.step(method)
                 end.record()
+                if place == kept:
+                    look = contender.keep()
         except RuntimeError:
             self.target.wait()                              # a fault on the device comes up in whatever torch does next: named here
             raise
         self.target.wait()
+        if look is not None:
+            look()
         return [begin.elapsed_time(end) * 1000 for begin, end in events]
 
     def _cycles(self, us: float) -> int:
         return int(min(us, MOST_COVER_US) * self.target.facts.clock_mhz)
+
+
+def _one_of(places: list[int]) -> int:
+    """One of them, by chance that nothing can foresee; -1 where there is none."""
+    return secrets.choice(places) if places else -1
 
 
 def _batch(stop: Stop, done: int, round_us: float) -> int:

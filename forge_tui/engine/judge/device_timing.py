@@ -14,7 +14,7 @@ from forge_tui.cuda.launch import PreparedProgram
 from forge_tui.cuda.statistics import Stop
 from forge_tui.cuda.timing import QUICK, Contender, Stopwatch
 from forge_tui.engine.cards import variant_key
-from forge_tui.engine.judge.memory import Arena
+from forge_tui.engine.judge.memory import Arena, Patterns, same_bits
 from forge_tui.engine.judge.reference import eager, in_place
 from forge_tui.engine.judge.trial import Trial
 from forge_tui.engine.judge.tuning import Setting
@@ -51,14 +51,18 @@ class DeviceTimer:
         tensors = {name: buffer.tensor for name, buffer in {**arena.inputs, **arena.outputs}.items()}
         workspaces = {name: buffer.tensor for name, buffer in arena.workspaces.items()}
         prepared = self.target.prepare(setting.full, setting.image, tensors, workspaces)
-        found = self.watch.alone(Contender("candidate", [self._enqueue(prepared)]), _stop(effort))
+        contender = Contender("candidate", [self._enqueue(prepared)], before=[lambda: poison(arena, trial.patterns)])
+        found = self.watch.alone(contender, _stop(effort))
         return found.value, (found.low, found.high)
 
     def full(self, setting: Setting, trial: Trial, samples: Sequence[Mapping[str, torch.Tensor]]) -> Timing:
-        """Paired with the baselines; outputs checked afterwards. Raises CandidateFault, Failed."""
+        """Paired with the baselines; the results of one timed launch of every batch, and of the last of each set, are checked.
+
+        Raises CandidateFault, Failed.
+        """
         sets = [_Set(self.target, setting, trial, dict(samples[index % len(samples)])) for index in range(_copies(trial.call))]
         candidate = Contender("candidate", [self._enqueue(item.prepared) for item in sets],
-                              before=[item.poison for item in sets])
+                              before=[item.poison for item in sets], after=[] if trial.call.aliases else [item.keep for item in sets])
         baselines = [Contender("eager", [item.eager for item in sets])]
         notes: list[str] = []
         function = compiled(trial.call)
@@ -95,11 +99,27 @@ class _Set:
         operator = lookup(trial.call.operator)
         self.positional, self.keywords = split(trial.call, {name: tensors[name] for name in self.arena.inputs})
         self.function = operator.function
+        self.right: list[torch.Tensor] = []
+        """Results that were compared with the reference: the same bits need no second comparison."""
 
     def poison(self) -> None:
-        """Before every timed launch, outside the time: nothing that an earlier one left can pass for a result."""
-        self.trial.patterns.turn()
-        self.arena.poison_results(self.trial.patterns)
+        poison(self.arena, self.trial.patterns)
+
+    def keep(self) -> Callable[[], None]:
+        """Copies what the launch before it leaves; the function returned compares it. Raises Failed.
+
+        Not for in-place operators, whose timed launches work on what the former one left: `check` does for them.
+        """
+        copies = [torch.empty_strided(result.shape, result.stride(), dtype=result.dtype, device=result.device).copy_(result)
+                  for result in self.arena.results()]
+        return lambda: self._look(copies)
+
+    def _look(self, copies: list[torch.Tensor]) -> None:
+        if self.right and all(same_bits(one, other) for one, other in zip(self.right, copies, strict=True)):
+            return
+        own = in_place(self.trial.call, eager(self.trial.call, self.values))
+        self.trial.compare("a timed launch", self.arena, self.values, own, copies)
+        self.right = copies
 
     def eager(self) -> object:
         return self.function(*self.positional, **self.keywords)
@@ -115,6 +135,12 @@ class _Set:
             self.target.wait()
         own = in_place(self.trial.call, eager(self.trial.call, self.values))
         self.trial.inspect("the timed launches", self.arena, self.values, own)
+
+
+def poison(arena: Arena, patterns: Patterns) -> None:
+    """Before every timed launch, outside the time: nothing that an earlier one left can pass for a result."""
+    patterns.turn()
+    arena.poison_results(patterns)
 
 
 def split(call: Call, tensors: Mapping[str, torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:

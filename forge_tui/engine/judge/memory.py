@@ -231,6 +231,11 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor).view(torch.int64) if size == 16 else tensor.view(kinds[size])
 
 
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and dtype are equal bit by bit: NaN equals itself, zeros of two signs differ."""
+    return one.numel() == 0 or torch.equal(_bits(one), _bits(other))
+
+
 def _aligned(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(spec.dtype, spec.shape, spec.stride, ALIGN)
 

@@ -89,10 +89,11 @@ class Trial:
         if problem:
             raise Failed("fault", f"on {name}, {problem}", Check(name, False, detail=problem),
                          fault="read_only" if problem.startswith("the input") else "out_of_bounds")
-        return self._compare(name, arena, values, own)
+        return self.compare(name, arena, values, own, arena.results())
 
-    def _compare(self, name: str, arena: Arena, values: dict[str, torch.Tensor], own: tuple[torch.Tensor, ...]) -> Check:
-        results = arena.results()
+    def compare(self, name: str, arena: Arena, values: dict[str, torch.Tensor], own: tuple[torch.Tensor, ...],
+                results: list[torch.Tensor]) -> Check:
+        """Results (an arena's, or a copy of them) against the reference. Raises Failed."""
         comparisons = compare(self.call, values, own, results, target=self.target)
         if not all(item.passed for item in comparisons):
             comparisons = self._second_look(comparisons, values, own, results)
