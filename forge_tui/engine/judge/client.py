@@ -100,10 +100,12 @@ class JudgeClient:
         return dict(self._counts)
 
     def judge(self, variant_key: str, text: str, filename: str, seed: int | None = None, *,
-              settings: dict[str, int] | None = None, on_progress: OnProgress | None = None) -> Verdict:
+              settings: dict[str, int] | None = None, options: JudgeOptions | None = None,
+              on_progress: OnProgress | None = None) -> Verdict:
         """The verdict on one kernel file. Waits for a free worker.
 
-        seed: repeats the fresh inputs of an earlier verdict. settings: of `[tune]`; only these are tried.
+        seed: repeats the fresh inputs of an earlier verdict. settings: of `[tune]`; only these are tried. options: for
+        this one judgement; None: the client's own.
 
         A worker that dies gives a verdict that says so, and is replaced. Raises ForgeError where nothing can be judged:
         the variant is unknown, its samples are gone, no worker can be started.
@@ -112,7 +114,8 @@ class JudgeClient:
         try:
             if worker is None or not worker.alive:
                 worker = self._replace(worker)
-            verdict = self._ask(worker, JudgeRequest(variant_key, text, filename, seed, self.options, settings), on_progress)
+            verdict = self._ask(worker, JudgeRequest(variant_key, text, filename, seed, options or self.options, settings),
+                                on_progress)
         finally:
             self._idle.put(worker)
         self._counts[verdict.outcome] += 1
@@ -131,7 +134,7 @@ class JudgeClient:
                 on_progress(report)
 
         try:
-            reply = messages.decode_reply(worker.request(messages.encode(request), self._deadline(), hear))
+            reply = messages.decode_reply(worker.request(messages.encode(request), self._deadline(request.options), hear))
         except WorkerDied as died:
             self._forget(worker)
             if self._closed:
@@ -146,10 +149,10 @@ class JudgeClient:
             self.on_note(f"{request.filename} left its worker unable to go on ({reply.verdict.sentence}); it is replaced")
         return reply.verdict
 
-    def _deadline(self) -> float:
+    def _deadline(self, options: JudgeOptions) -> float:
         if self.deadline_s is not None:
             return self.deadline_s
-        if self.options.sanitize or self.options.profile:
+        if options.sanitize or options.profile:
             return TOOLS_DEADLINE_S
         return HOST_DEADLINE_S if self.welcome is None or self.welcome.target == "host" else CUDA_DEADLINE_S
 

@@ -9,6 +9,7 @@ import torch
 
 from forge_tui.cuda.profile import KernelProfile, NoProfile, Profile, ncu_profile
 from forge_tui.cuda.sanitize import sanitize
+from forge_tui.cuda.single import find_tool
 from forge_tui.cuda.target import Target
 from forge_tui.engine.judge.behaviour import occupancy
 from forge_tui.engine.judge.trial import WORDS, Failed, Trial
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from forge_tui.engine.cards import Variant
 
 NOT_HERE = "the host target checks every access itself"
+
+
+def has_sanitizer(target: Target) -> bool:
+    """Whether this machine's sanitizer can look at what runs on the target."""
+    return target.kind == "cuda" and find_tool("compute-sanitizer") is not None
 
 
 def sanitized(setting: Setting, trial: Trial, sample: Mapping[str, torch.Tensor], target: Target) -> list[Check]:

@@ -3,11 +3,14 @@ untouched."""
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Mapping
 
 import torch
 
 from forge_tui.cuda.program import Workspace
+from forge_tui.engine.judge.tolerance import pieces
 from forge_tui.specs import Call, TensorSpec
 
 GUARD = 4096
@@ -211,7 +214,7 @@ def _word(pattern: bytes) -> int:
 
 
 def _signed(mask: int) -> int:
-    """The lowest 64 bits as an int64."""
+    """The lowest 64 bits, as an int64 has them."""
     return int.from_bytes((mask & (1 << 64) - 1).to_bytes(8, "little"), "little", signed=True)
 
 
@@ -228,12 +231,44 @@ def _overlaps(tensor: torch.Tensor) -> bool:
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     size = tensor.element_size()
-    return torch.view_as_real(tensor).view(torch.int64) if size == 16 else tensor.view(kinds[size])
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+        size //= 2
+    return tensor.view(kinds[size])
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of one shape and dtype are equal bit by bit: NaN equals itself, zeros of two signs differ."""
     return one.numel() == 0 or torch.equal(_bits(one), _bits(other))
+
+
+def fingerprint(tensors: Mapping[str, torch.Tensor]) -> str:
+    """64 bits, in hex, of every tensor's name, dtype, shape and bits: the same inputs give the same on any device.
+
+    Every element is mixed with its place (the finalizer of SplitMix64: G. Steele, D. Lea, C. Flood, "Fast splittable
+    pseudorandom number generators", OOPSLA 2014) and all are added, wrapping: any order of addition gives the same.
+    """
+    names = sorted(tensors)
+    sums = [_mixed_sum(core(tensors[name])) for name in names]
+    found = torch.stack(sums).tolist() if sums else []
+    digest = hashlib.sha256()
+    for name, total in zip(names, found, strict=True):
+        digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)} {total}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _mixed_sum(tensor: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    done = 0
+    for _, piece in pieces(_bits(tensor)):
+        words = piece.reshape(-1).to(torch.int64)
+        words = words ^ (torch.arange(done, done + words.numel(), device=words.device) * _signed(0x9E3779B97F4A7C15))
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            words ^= words >> shift
+            words *= _signed(factor)
+        total += (words ^ (words >> 31)).sum()
+        done += words.numel()
+    return total
 
 
 def _aligned(spec: TensorSpec) -> TensorSpec:

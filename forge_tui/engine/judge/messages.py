@@ -41,6 +41,10 @@ class Welcome(Struct, frozen=True, tag="welcome"):
     facts: DeviceFacts
     torch: str
     pid: int
+    sanitizer: bool = False
+    """Whether NVIDIA's compute-sanitizer is there and would be of use."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of this worker."""
 
 
 class Judgement(Struct, frozen=True, tag="judgement"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from forge_tui.cuda.device import H200
 from forge_tui.cuda.target import Target
 from forge_tui.engine.cards import FORMAT, OperatorFile, Variant, save_operators, variant_key
 from forge_tui.engine.judge.client import JudgeClient
+from forge_tui.engine.judge.insight import has_sanitizer
 from forge_tui.engine.judge.judge import judge_text
 from forge_tui.engine.judge.memory import to_device
 from forge_tui.engine.judge.options import JudgeOptions
@@ -30,8 +31,10 @@ from forge_tui.engine.statistics import statistics
 from forge_tui.store.paths import ProjectPaths
 
 FOLDER = Path(__file__).with_name("exams")
-DEADLINE_S = 60.0
-"""Of one exam; the endless one runs into it on a GPU."""
+DEADLINE_S = 180.0
+"""Of one exam, compiling its baseline included. An endless kernel is ended long before: by a limit on instructions, or by
+the deadline of a launch."""
+SANITIZER_DEADLINE_S = 600.0
 
 
 class Exam(Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,7 +53,7 @@ class Exam(Struct, frozen=True, forbid_unknown_fields=True):
     """What the sentence must contain."""
     cuda: str = ""
     """Where it differs on a GPU: the verdict there, of whatever kind (a result that came out wrong is as good a
-    reason as the fault behind it); `sanitizer` where only NVIDIA's sanitizer can show the fault."""
+    reason as the fault behind it); `sanitizer` where only NVIDIA's sanitizer can show the fault: it is run then."""
     name: str = ""
     text: str = ""
 
@@ -58,9 +61,13 @@ class Exam(Struct, frozen=True, forbid_unknown_fields=True):
     def honest(self) -> bool:
         return self.outcome == "verified"
 
+    def sanitizer(self, target: str) -> bool:
+        """Whether only NVIDIA's sanitizer can show the fault on this kind of target."""
+        return target == "cuda" and self.cuda == "sanitizer"
+
     def problem(self, verdict: Verdict, target: str) -> str:
         """How the verdict differs from what it must be on this kind of target; empty when it does not."""
-        if target == "cuda" and self.cuda:
+        if target == "cuda" and self.cuda and not self.sanitizer(target):
             return "" if verdict.outcome in self.cuda.split(" or ") else f"{verdict.outcome} instead of {self.cuda}"
         if verdict.outcome not in self.outcome.split(" or "):
             return f"{verdict.outcome} instead of {self.outcome}: {verdict.sentence}"
@@ -101,7 +108,7 @@ class SelftestReport(Struct, frozen=True):
             some = [result for result in self.results if result.honest == honest and result.shown]
             parts.append(f"{sum(result.passed for result in some)} of {len(some)} {words}")
         hidden = sum(not result.shown for result in self.results)
-        return ", ".join(parts) + (f", {hidden} that only compute-sanitizer can show left out" if hidden else "")
+        return ", ".join(parts) + (f", {hidden} left out: compute-sanitizer, which alone can show it, cannot run here" if hidden else "")
 
 
 def exams() -> list[Exam]:
@@ -117,9 +124,12 @@ def _read(path: Path) -> Exam:
 
 
 def run_selftest(device: str = "auto", only: str = "", on_result: Callable[[ExamResult], None] = lambda result: None,
-                 on_note: Callable[[str], None] = lambda text: None) -> SelftestReport:
+                 on_note: Callable[[str], None] = lambda text: None, *, deadline_s: float = DEADLINE_S,
+                 command: Callable[[ProjectPaths], Sequence[str]] | None = None) -> SelftestReport:
     """Judge every exam (or those whose name contains `only`) as any candidate is: in a worker, on captured samples.
 
+    A worker that an exam ends, or that has to be ended, is replaced, and the next exam goes on. deadline_s: of one exam.
+    command: starts a worker for a project, in place of the usual one.
     Raises MissingEnvironment where the device cannot be opened, ForgeError where the judge fails its own probe.
     """
     results = []
@@ -127,11 +137,14 @@ def run_selftest(device: str = "auto", only: str = "", on_result: Callable[[Exam
     with tempfile.TemporaryDirectory(prefix="forge-selftest-") as folder:
         paths = ProjectPaths(folder)
         keys = write_project(paths)
-        with JudgeClient(paths, device, deadline_s=DEADLINE_S, on_note=on_note) as client:
+        with JudgeClient(paths, device, deadline_s=deadline_s, on_note=on_note,
+                         command=command(paths) if command else None) as client:
             assert client.welcome is not None
-            target = client.welcome.target
+            target, sanitizer = client.welcome.target, client.welcome.sanitizer
             for exam in chosen:
-                result = hidden(exam, target) or grade(exam, client.judge(keys[exam.call], exam.text, f"{exam.name}.cu"), target)
+                client.deadline_s = SANITIZER_DEADLINE_S if exam.sanitizer(target) else deadline_s
+                result = hidden(exam, target, sanitizer) or grade(exam, client.judge(
+                    keys[exam.call], exam.text, f"{exam.name}.cu", options=options_for(exam, target)), target)
                 results.append(result)
                 on_result(result)
     return SelftestReport(target, tuple(results))
@@ -159,19 +172,28 @@ def take(exam: Exam, target: Target, seed: int | None = None) -> ExamResult:
     variant, sample = CALLS[exam.call]()
     if target.kind == "cuda":
         sample = {name: to_device(tensor, "cuda") for name, tensor in sample.items()}
-    return hidden(exam, target.kind) or grade(
-        exam, judge_text(exam.text, f"{exam.name}.cu", variant, [sample], target, seed=seed, options=JudgeOptions()), target.kind)
+    return hidden(exam, target.kind, has_sanitizer(target)) or grade(exam, judge_text(
+        exam.text, f"{exam.name}.cu", variant, [sample], target, seed=seed, options=options_for(exam, target.kind)), target.kind)
 
 
-def hidden(exam: Exam, target: str) -> ExamResult | None:
-    """The result of an exam that this kind of target cannot show; None for all others."""
-    if target != "cuda" or exam.cuda != "sanitizer":
+def options_for(exam: Exam, target: str) -> JudgeOptions:
+    """As every kernel is judged; with the sanitizer where only that can show the fault."""
+    return JudgeOptions(sanitize=exam.sanitizer(target))
+
+
+def hidden(exam: Exam, target: str, sanitizer: bool) -> ExamResult | None:
+    """The result of an exam that this target cannot show; None for all others. sanitizer: whether NVIDIA's is there."""
+    if sanitizer or not exam.sanitizer(target):
         return None
     return ExamResult(exam.name, exam.honest, False, "skipped", "only compute-sanitizer can show it here", shown=False)
 
 
 def grade(exam: Exam, verdict: Verdict, target: str) -> ExamResult:
     """What the verdict is worth."""
+    if exam.sanitizer(target) and verdict.verified:
+        why = [check.detail for check in verdict.checks if check.name.startswith("sanitizer") and check.detail.startswith("not run")]
+        if why:
+            return ExamResult(exam.name, exam.honest, False, "skipped", f"the sanitizer could not look: {why[0]}", shown=False)
     problem = exam.problem(verdict, target)
     return ExamResult(exam.name, exam.honest, not problem, verdict.outcome, verdict.sentence, problem)
 
@@ -207,6 +229,12 @@ def _layer_norm() -> Made:
         "eps": 1e-5}, ("weight", "bias"))
 
 
+def _group_norm() -> Made:
+    return variant_of("torch.nn.functional.group_norm", {
+        "input": _normal(1, 32, 64, 64), "num_groups": 1, "weight": _normal(32, seed=8), "bias": _normal(32, seed=9), "eps": 1e-5},
+        ("weight", "bias"))
+
+
 CALLS: dict[str, Callable[[], Made]] = {
     "softmax": lambda: variant_of("torch.nn.functional.softmax", {"input": _normal(37, 67), "dim": -1, "dtype": None}),
     "relu": lambda: _relu(_normal(1000)),
@@ -216,7 +244,8 @@ CALLS: dict[str, Callable[[], Made]] = {
     "relu_empty": lambda: _relu(_normal(0, 5)),
     "layer_norm": _layer_norm,
     "silu_bfloat16": lambda: variant_of("torch.nn.functional.silu", {"input": _normal(1500).bfloat16()}),
+    "group_norm_one_group": _group_norm,
     "sum_rows": lambda: variant_of("torch.sum", {"input": _normal(6, 3000), "dim": (-1,), "keepdim": False, "dtype": None}),
 }
-"""Small calls with awkward sizes."""
+"""Small calls with awkward sizes, and one that eager is slow at."""
 

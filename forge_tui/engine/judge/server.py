@@ -61,6 +61,7 @@ class Server:
         import torch
 
         from forge_tui.cuda.target import open_target
+        from forge_tui.engine.judge.insight import has_sanitizer
         from forge_tui.engine.judge.timing import open_timer
         from forge_tui.store.paths import ProjectPaths
 
@@ -75,7 +76,8 @@ class Server:
 
             probe(self._target)
         self._timer = open_timer(self._target)
-        return Welcome(self._target.kind, self._target.facts, str(torch.__version__), os.getpid())
+        return Welcome(self._target.kind, self._target.facts, str(torch.__version__), os.getpid(),
+                       sanitizer=has_sanitizer(self._target))
 
     def _judge(self, request: JudgeRequest, progress: Callable[[str, int, int], None]) -> Judgement:
         from forge_tui.engine.judge.judge import judge_text

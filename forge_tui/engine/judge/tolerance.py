@@ -163,7 +163,7 @@ class Comparer:
             return
         reference, sensitivity = self.real(reference, sensitivity)
         start = start + (0,) * (reference.dim() - len(start))
-        for offset, piece in [((0,) * reference.dim(), reference)] if self.exact else _pieces(reference):
+        for offset, piece in [((0,) * reference.dim(), reference)] if self.exact else pieces(reference):
             at = tuple(first + more for first, more in zip(start, offset, strict=True))
             region = tuple(slice(first, first + size) for first, size in zip(at, piece.shape, strict=True))
             eager, candidate = self.eager[region], self.candidate[region]
@@ -335,7 +335,7 @@ def _real_like(sensitivity: torch.Tensor, reference: torch.Tensor) -> torch.Tens
     return sensitivity if sensitivity.dim() == reference.dim() else sensitivity.unsqueeze(-1).expand_as(reference)
 
 
-def _pieces(tensor: torch.Tensor) -> Iterator[tuple[tuple[int, ...], torch.Tensor]]:
+def pieces(tensor: torch.Tensor) -> Iterator[tuple[tuple[int, ...], torch.Tensor]]:
     """Parts of at most CHUNK_ELEMENTS with their offsets, cut along the leading dimensions."""
     if tensor.numel() == 0:
         return
@@ -346,7 +346,7 @@ def _pieces(tensor: torch.Tensor) -> Iterator[tuple[tuple[int, ...], torch.Tenso
     step = max(1, CHUNK_ELEMENTS * tensor.shape[dim] // tensor.numel())
     for begin in range(0, tensor.shape[dim], step):
         part = tensor.narrow(dim, begin, min(step, tensor.shape[dim] - begin))
-        for offset, piece in _pieces(part):
+        for offset, piece in pieces(part):
             yield tuple(o + (begin if d == dim else 0) for d, o in enumerate(offset)), piece
 
 

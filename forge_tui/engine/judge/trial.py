@@ -4,11 +4,12 @@ from __future__ import annotations
 
 
 import torch
+from msgspec.structs import replace
 
 from forge_tui.cuda.faults import CandidateFault, FaultKind
 from forge_tui.cuda.program import Image, Program
 from forge_tui.cuda.target import RunReport, Target
-from forge_tui.engine.judge.memory import Arena, Patterns
+from forge_tui.engine.judge.memory import Arena, Patterns, fingerprint
 from forge_tui.engine.judge.reference import compare
 from forge_tui.engine.judge.tolerance import Comparison
 from forge_tui.engine.judge.verdict import Check, Outcome, Worst
@@ -73,6 +74,16 @@ class Trial:
     def run(self, name: str, program: Program, image: Image, values: dict[str, torch.Tensor],
             own: tuple[torch.Tensor, ...], *, elsewhere: bool = False) -> tuple[Check, RunReport]:
         """Run and check. name: of the inputs, e.g. `draw one spike`. own: eager's results. Raises Failed."""
+        inputs = fingerprint(values)
+        try:
+            check, report = self._run(name, program, image, values, own, elsewhere)
+        except Failed as failed:
+            failed.check = replace(failed.check, inputs=inputs)
+            raise
+        return replace(check, inputs=inputs), report
+
+    def _run(self, name: str, program: Program, image: Image, values: dict[str, torch.Tensor],
+             own: tuple[torch.Tensor, ...], elsewhere: bool) -> tuple[Check, RunReport]:
         arena = Arena(realigned(self.call), self.device) if elsewhere and self.small else self.arena
         workspaces = arena.need(program.workspaces)
         self.patterns.turn()

@@ -43,6 +43,8 @@ class Check(Struct, frozen=True):
     """What was measured, e.g. the relative error in norm."""
     allowed: float | None = None
     detail: str = ""
+    inputs: str = ""
+    """Which inputs it was run on: 64 bits of all of them, in hex, the same wherever a seed made the same bits."""
 
 
 class Point(Struct, frozen=True):

@@ -18,31 +18,20 @@ args = ["input", "out", "rows", "cols"]
 //: outcome = "fault"
 //: fault = "divergent_barrier"
 //: cuda = "fault or wrong"
-// Sum or maximum over the 128 threads of a block.
-__device__ float over_block(float value, bool largest, float* shared) {
-    shared[threadIdx.x] = value;
-    __syncthreads();
-    for (int step = 64; step > 0; step >>= 1) {
-        if (threadIdx.x < step) {
-            const float other = shared[threadIdx.x + step];
-            shared[threadIdx.x] = largest ? fmaxf(shared[threadIdx.x], other) : shared[threadIdx.x] + other;
-        }
-        __syncthreads();
-    }
-    value = shared[0];
-    __syncthreads();
-    return value;
-}
-
+// On a device the barrier pairs with a later one of the other threads, which then read the sum before it is there.
 extern "C" __global__ void softmax_rows(const float* input, float* out, int rows, int cols) {
-    __shared__ float shared[128];
+    __shared__ float sum;
     const float* x = input + (size_t)blockIdx.x * cols;
-    float* y = out + (size_t)blockIdx.x * cols;
-    float top = -INFINITY, sum = 0.0f;
-    for (int i = threadIdx.x; i < cols; i += 128) top = fmaxf(top, x[i]);
-    top = over_block(top, true, shared);
-    for (int i = threadIdx.x; i < cols; i += 128) sum += expf(x[i] - top);
+    float top = -INFINITY;
+    for (int i = 0; i < cols; ++i) top = fmaxf(top, x[i]);
+    if (threadIdx.x == 0) sum = 0.0f;
+    __syncthreads();
     if (threadIdx.x < 50) __syncthreads();
-    sum = over_block(sum, false, shared);
-    for (int i = threadIdx.x; i < cols; i += 128) y[i] = expf(x[i] - top) / sum;
+    if (threadIdx.x == 0) {
+        float mine = 0.0f;
+        for (int i = 0; i < cols; ++i) mine += expf(x[i] - top);
+        sum = mine;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < cols; i += 128) out[(size_t)blockIdx.x * cols + i] = expf(x[i] - top) / sum;
 }

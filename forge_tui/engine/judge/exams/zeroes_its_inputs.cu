@@ -9,7 +9,7 @@ block = ["256"]
 args = ["input", "out", "input.numel"]
 */
 //: call = "relu"
-//: pretends = "makes the reference agree with it"
+//: pretends = "makes its input zero and its output too, so that both agree"
 //: caught = "inputs are read-only, and compared bit by bit afterwards"
 //: outcome = "fault"
 //: fault = "read_only"
