@@ -77,6 +77,8 @@ class Atomics:
         memory.check_writable(address, address.buffer, line)
         if address.buffer.written is not None:
             memory.check_written(address, address.buffer, index, size, line)
+        if memory.sharing is not None:
+            memory.enter_atomic(address, index, size, lanes, line)
         yield address.buffer.view("u", size)[1].view(dtype), np.broadcast_to(index, shape)[lanes], lanes
 
     def wide_words(self, memory: WordMemory, address: WordAddress, offset: int, dtype: np.dtype[np.generic],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from forge_tui.cuda.host.analyse import UNIFORM
 from forge_tui.cuda.host.generate import SIGNED, Emitter, Unsupported, handles
 from forge_tui.cuda.host.memory import LOCAL_WINDOW, SHARED_WINDOW
+from forge_tui.cuda.host.sharing import is_fence
 from forge_tui.cuda.host.ptx import SIZES, Group, Immediate, Instruction, Memory, Operand, Register, Symbol
 
 SPACES = {"global": "gmem", "const": "gmem", "param": "gmem", "shared": "smem", "shared::cta": "smem", "local": "lmem"}
@@ -119,6 +120,8 @@ def _ld(e: Emitter, i: Instruction) -> None:
         results.append("None" if dropped else e.write(item, kind if narrow and kind in SIGNED else f"u{8 * size}"))
     sign = "i" if kind in SIGNED and any(isinstance(x, Register) and e.size(x) > size for x in items) else "u"
     e.line(f"{memory}.load({address}, {offset}, {size}, ({', '.join(results)},), {sign!r}, {i.line}{_ordered(i)})")
+    if _ordered(i):
+        e.line(f"gmem.signal({e.mask}, True, False)")
 
 
 def _ld_param(e: Emitter, i: Instruction) -> None:
@@ -140,6 +143,10 @@ def _st(e: Emitter, i: Instruction) -> None:
     memory, address, offset = _address(e, i, i.args[0])
     items = i.args[1].items if isinstance(i.args[1], Group) else (i.args[1],)
     values = ", ".join(e.read(item, f"u{8 * size}") for item in items)
+    if is_fence(i.root, i.parts):
+        e.line(f"gmem.fence({e.mask})")
+    if _ordered(i):
+        e.line(f"gmem.signal({e.mask}, False, True)")
     e.line(f"{memory}.store({address}, {offset}, {size}, ({values},), {e.mask}, {i.line}{_ordered(i)})")
 
 
@@ -162,6 +169,10 @@ def _atom(e: Emitter, i: Instruction) -> None:
     result = "None"
     if has_result and isinstance(i.args[0], Register) and i.args[0].name != "_" and _is_read(e, i.args[0].name):
         result = e.write(i.args[0], seen)
+    if is_fence(i.root, i.parts):
+        e.line(f"gmem.fence({e.mask})")
+    if memory != "smem":
+        e.line(f"gmem.signal({e.mask}, True, True)")
     e.line(f"atomic({memory}, {address}, {offset}, {operation!r}, {kind!r}, ({values},), {result}, {e.mask}, {i.line})")
 
 
@@ -190,9 +201,11 @@ def _is_read(e: Emitter, name: str) -> bool:
 
 @handles("prefetch", "prefetchu", "membar", "fence", "nanosleep", "discard", "applypriority", "griddepcontrol", "pmevent")
 def _nothing(e: Emitter, i: Instruction) -> None:
-    """Hints and orders that lanes in lock step have anyway."""
+    """Hints, and orders that lanes in lock step have anyway; blocks have them by fences only."""
     if "proxy" in i.opcode or "mbarrier_init" in i.opcode:
         raise Unsupported
+    if is_fence(i.root, i.parts):
+        e.line(f"gmem.fence({e.mask})")
 
 
 # Warp collectives ------------------------------------------------------------------------------------------------

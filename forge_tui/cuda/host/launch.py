@@ -18,6 +18,7 @@ from forge_tui.cuda.host.memory import MAX_BUFFERS, Buffer
 from forge_tui.cuda.host.parser import parse_ptx
 from forge_tui.cuda.host.ptx import SIZES, Module, PtxError
 from forge_tui.cuda.host.run import Machine
+from forge_tui.cuda.host.sharing import sharing_of
 from forge_tui.cuda.host.translation import Geometry, Translations, Variant
 from forge_tui.cuda.program import Argument, Launch
 from forge_tui.cuda.target import LaunchCounts
@@ -30,6 +31,9 @@ CHUNK_BYTES = 192 << 20
 """Most memory the arrays of a chunk may take."""
 RESIDENT_BYTES = 2 << 30
 """Most memory the arrays of a cooperative launch may take, whose blocks are one chunk."""
+
+GRID_BARRIER_BYTES = 64
+"""Memory of a cooperative launch's `grid.sync()`, whose address `%envreg1` and `%envreg2` hold (cooperative_groups/details)."""
 
 
 @dataclass(slots=True)
@@ -103,6 +107,8 @@ def run_launch(loaded: LoadedModule, launch: Launch, buffers: dict[str, Buffer],
         padded = np.zeros(len(data) + 16, np.uint8)         # numpy aligns to 16 bytes at least; windows start at multiples of 256
         padded[:len(data)] = np.frombuffer(data, np.uint8)
         table.append(Buffer(name, padded, len(table), writable=False, lead=0))
+    if launch.cooperative:
+        table.append(Buffer("grid barrier", np.zeros(GRID_BARRIER_BYTES, np.uint8), len(table), writable=True, lead=0))
     if len(table) > MAX_BUFFERS:
         raise CandidateFault("not_interpretable", f"not interpretable: more than {MAX_BUFFERS - 2} tensors in one launch")
     tally = Tally(loaded.filename)
@@ -136,11 +142,13 @@ def _run_chunks(translations: Translations, geometry: Geometry, table: list[Buff
     chunks = -(-geometry.blocks // size)
     size = -(-geometry.blocks // chunks)
     machine: Machine | None = None
+    sharing = sharing_of(translations.kernel, geometry.blocks)
     sampled = {0, chunks // 2}       # whose memory traffic is counted
     for number, first in enumerate(range(0, geometry.blocks, size)):
         count = min(size, geometry.blocks - first)
         if machine is None or machine.blocks != count:
             machine = Machine(translations, geometry, table, count, tally)
+            machine.gmem.sharing = sharing
         machine.run(first, sampling=number in sampled)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from forge_tui.cuda.host.run import Machine
+    from forge_tui.cuda.host.sharing import Sharing
 
 Lanes = NDArray[np.generic]
 Mask = NDArray[np.bool_] | None
@@ -20,6 +22,8 @@ SHARED_WINDOW = 0xFE << BUFFER_SHIFT
 LOCAL_WINDOW = 0xFF << BUFFER_SHIFT
 """Where shared and local memory appear among generic addresses."""
 MAX_BUFFERS = 0xFD
+FEW = 1024
+"""Lanes below which the form of their addresses is not worth looking at."""
 
 
 ITEMS = {("u", 1): "u1", ("u", 2): "u2", ("u", 4): "u4", ("u", 8): "u8", ("u", 16): "c16",
@@ -73,7 +77,7 @@ class Buffer:
 class Address:
     """One register of global addresses, looked at once: its range, its alignment, its index into the buffer."""
 
-    __slots__ = ("buffer", "bits", "high", "indices", "lanes", "low", "mask", "raw")
+    __slots__ = ("_steps", "buffer", "bits", "high", "indices", "lanes", "low", "mask", "raw")
 
     def __init__(self, raw: Lanes, mask: Mask, lanes: Mask) -> None:
         self.raw = raw
@@ -83,6 +87,29 @@ class Address:
         """Active lanes in full."""
         self.indices: dict[tuple[int, int], NDArray[np.int64]] = {}
         self.buffer: Buffer | None = None
+        self._steps: tuple[int, int] | None | bool = False
+
+    def steps(self) -> tuple[int, int] | None:
+        """Bytes from thread to thread and from block to block, where all lanes are here and at even steps; else None."""
+        if self._steps is False:
+            self._steps = _even_steps(self.raw) if self.lanes is None else None
+        return self._steps      # type: ignore[return-value]
+
+
+def _even_steps(raw: Lanes) -> tuple[int, int] | None:
+    rows, columns = raw.shape
+    down, across = (raw[1:, 0] - raw[:-1, 0]).view(np.int64), (raw[0, 1:] - raw[0, :-1]).view(np.int64)
+    if rows < 2 and columns < 2 or (down != down[:1]).any() or (across != across[:1]).any():
+        return None
+    if rows > 1 and columns > 1 and (raw - raw[:1] != raw[:, :1] - raw[0, 0]).any():
+        return None
+    return int(down[0]) if rows > 1 else 0, int(across[0]) if columns > 1 else 0
+
+
+def apart(steps: tuple[int, int], shape: tuple[int, int], total: int) -> bool:
+    """Whether accesses of `total` bytes, `steps` apart along the axes of `shape`, never overlap."""
+    (near, few), (far, many) = sorted((s, n) for s, n in zip(steps, shape, strict=True))
+    return (few == 1 or near >= total) and (many == 1 or far >= (near * (few - 1) + total if few > 1 else total))
 
 
 def fold(mask: NDArray[np.bool_], shape: tuple[int, ...]) -> NDArray[np.bool_]:
@@ -100,6 +127,7 @@ class GlobalMemory:
     def __init__(self, machine: Machine, buffers: list[Buffer | None]) -> None:
         self.machine = machine
         self.buffers = buffers
+        self.sharing: Sharing | None = None
 
     def prepare(self, raw: Lanes, mask: Mask) -> Address | None:
         """Look at an address register under the active lanes. None: no lane is active."""
@@ -186,6 +214,10 @@ class GlobalMemory:
         index = self.locate(address, offset, total, "global load", line)
         if buffer.written is not None:
             self.check_written(address, buffer, index, total, line)
+        if self.sharing is not None and buffer.writable and not ordered:
+            self.enter_load(address, offset, total, line)
+        if self.load_grid(address, offset, size, results, kind):
+            return
         if len(results) > 1:
             parts = buffer.view("u", total)[1].take(index, mode="clip").view(f"{kind}{size}").reshape(*index.shape, len(results))
             for k, d in enumerate(results):
@@ -200,6 +232,19 @@ class GlobalMemory:
         else:
             d[...] = items.take(index, mode="clip")
 
+    def load_grid(self, address: Address, offset: int, size: int, results: tuple[Lanes | None, ...], kind: str) -> bool:
+        """The fast form: all lanes load, at even steps. False when it does not apply."""
+        buffer, shape = address.buffer, address.raw.shape
+        assert buffer is not None
+        steps = address.steps() if address.raw.size >= FEW else None
+        if steps is None:
+            return False
+        start = int(address.raw[0, 0]) + offset - buffer.base
+        for k, d in enumerate(results):
+            if d is not None:
+                d[...] = np.ndarray(shape, f"{kind}{size}", buffer.data, start + k * size, steps)
+        return True
+
     def store(self, address: Address | None, offset: int, size: int, values: tuple[Lanes, ...], mask: Mask,
               line: int | None, ordered: bool = False) -> None:
         """Store one item of each of `values`, consecutively; the highest lane wins where lanes meet."""
@@ -212,6 +257,8 @@ class GlobalMemory:
         buffer, total = address.buffer, size * len(values)
         index = self.locate(address, offset, total, "global store", line)
         self.check_writable(address, buffer, line)
+        if mask is None and self.store_grid(address, offset, size, values, ordered):
+            return
         shape = np.broadcast_shapes(index.shape, *(v.shape for v in values), mask.shape if mask is not None else (1, 1))
         items = buffer.view("u", total)[1]
         if len(values) > 1:
@@ -222,13 +269,97 @@ class GlobalMemory:
         else:
             value = np.broadcast_to(values[0].astype(items.dtype, copy=False), shape)
         index = np.broadcast_to(index, shape)
-        if mask is not None:
-            active = np.broadcast_to(mask, shape)
-            index, value = index[active], value[active]
-        items[index] = value
+        if self.sharing is not None and not ordered:
+            index = self.store_shared(address, total, items, index, value, mask, line)
+        else:
+            if mask is not None:
+                active = np.broadcast_to(mask, shape)
+                index, value = index[active], value[active]
+            items[index] = value
         if buffer.written is not None:
             view, entry, full = buffer.entries(index, total)
             view[entry] = full if full else np.full(16, 1, np.uint8).view("c16")[0]
+
+    def store_grid(self, address: Address, offset: int, size: int, values: tuple[Lanes, ...], ordered: bool) -> bool:
+        """The fast form: all lanes store, at even steps, no two at one place. False when it does not apply."""
+        buffer, total, shape = address.buffer, size * len(values), address.raw.shape
+        assert buffer is not None
+        if address.raw.size < FEW or any(v.shape[0] > shape[0] or v.shape[1] > shape[1] for v in values):
+            return False
+        steps = address.steps()
+        if steps is None or not apart(steps, shape, total):
+            return False
+        start = int(address.raw[0, 0]) + offset - buffer.base
+        unit = buffer.unit
+        if buffer.written is not None and (start + buffer.base - buffer.origin | steps[0] | steps[1] | total) % unit:
+            return False
+        if self.sharing is not None and not ordered and not (
+                shape[1] == self.machine.blocks and self.sharing.grid(self.machine, buffer, start, steps, shape, total, store=True)):
+            return False
+        for k, value in enumerate(values):
+            np.ndarray(shape, f"u{size}", buffer.data, start + k * size, steps)[...] = value
+        if buffer.written is not None:
+            first = (start + buffer.base - buffer.origin) // unit
+            strides = (steps[0] // unit, steps[1] // unit, 1)
+            np.ndarray((*shape, total // unit), np.uint8, buffer.written, first, strides)[...] = 1
+        return True
+
+    # Blocks that meet at one place ----------------------------------------------------------------------------------
+
+    def enter_load(self, address: Address, offset: int, total: int, line: int | None) -> None:
+        """Tell the launch's `sharing` of a load."""
+        buffer, machine = address.buffer, self.machine
+        assert buffer is not None and self.sharing is not None
+        shape, steps = address.raw.shape, address.steps()
+        start = int(address.raw[0, 0]) + offset - buffer.base
+        if steps is not None and shape[1] == machine.blocks and apart(steps, shape if steps[0] else (1, shape[1]), total) \
+                and self.sharing.grid(machine, buffer, start, steps, shape, total, store=False):
+            return
+        lanes = np.broadcast_to(machine.active(address.lanes), (machine.threads, machine.blocks))
+        if shape[0] == 1:
+            lanes = lanes.any(axis=0, keepdims=True)
+        at = np.broadcast_to((address.raw - np.uint64(buffer.base)).view(np.int64) + offset, lanes.shape)[lanes]
+        self.sharing.load(machine, buffer, at, np.nonzero(lanes)[1], total,
+                          self.meeting(f"global load from {buffer.name} of", lanes, line))
+
+    def store_shared(self, address: Address, total: int, items: Lanes, index: NDArray[np.int64], value: Lanes, mask: Mask,
+                     line: int | None) -> NDArray[np.int64]:
+        """Store, and tell the launch's `sharing` of it; returns the index of every lane that stores."""
+        buffer, machine = address.buffer, self.machine
+        assert buffer is not None and self.sharing is not None
+        lanes = np.broadcast_to(machine.active(mask), (machine.threads, machine.blocks))
+        index, value = np.broadcast_to(index, lanes.shape)[lanes], np.broadcast_to(value, lanes.shape)[lanes]
+        at, blocks = index * total + (buffer.view("u", total)[0] - buffer.base), np.nonzero(lanes)[1]
+        fault = self.meeting(f"global store to {buffer.name} over", lanes, line)
+        self.sharing.store(machine, buffer, at, blocks, total, items[index] != value, fault)
+        items[index] = value
+        self.sharing.settle(machine, buffer, at, blocks, total, items[index] != value, fault)
+        return index
+
+    def enter_atomic(self, address: Address, index: NDArray[np.int64], size: int, lanes: NDArray[np.bool_], line: int | None) -> None:
+        """Tell the launch's `sharing` of an atomic on the items `index`."""
+        buffer, machine = address.buffer, self.machine
+        assert buffer is not None and self.sharing is not None
+        at = np.broadcast_to(index, lanes.shape)[lanes] * size + (buffer.view("u", size)[0] - buffer.base)
+        self.sharing.store(machine, buffer, at, np.nonzero(lanes)[1], size, np.ones(len(at), bool),
+                           self.meeting(f"atomic on {buffer.name} over", lanes, line), atomic=True)
+
+    def meeting(self, what: str, lanes: NDArray[np.bool_], line: int | None) -> Callable[[str, NDArray[np.bool_]], None]:
+        """How `sharing` reports lanes, of those of `lanes`, that meet another block."""
+        def report(whose: str, bad: NDArray[np.bool_]) -> None:
+            found = np.zeros(lanes.shape, bool)
+            found[lanes] = bad
+            self.machine.fault("race", f"{what} {whose} in the same launch: nothing orders the two blocks", found, line)
+        return report
+
+    def fence(self, mask: Mask) -> None:
+        if self.sharing is not None:
+            self.sharing.fence(self.machine, self.machine.active(mask))
+
+    def signal(self, mask: Mask, looks: bool, publishes: bool) -> None:
+        """An atomic, or a volatile access: what blocks tell each other by."""
+        if self.sharing is not None:
+            self.sharing.signal(self.machine, self.machine.active(mask), looks, publishes)
 
     def check_writable(self, address: Address, buffer: Buffer, line: int | None) -> None:
         if not buffer.writable:
