@@ -76,7 +76,7 @@ class Values:
         if base in per_lane:
             return per_lane[base]
         shared = self.kernel.static_shared + self.geometry.shared
-        barrier = self.constant_bases.get("grid barrier", 0)
+        barrier = self.bases.get("grid barrier", 0)
         same = {"%envreg1": barrier >> 32, "%envreg2": barrier & 0xFFFFFFFF, "%ntid": block[axis], "%nctaid": grid[axis], "%nwarpid": -(-self.machine.threads // 32), "%smid": 0, "%nsmid": 132,
                 "%gridid": 0, "%dynamic_smem_size": self.geometry.shared, "%total_smem_size": shared,
                 "%cluster_ctaid": 0, "%cluster_nctaid": 1, "%cluster_ctarank": 0, "%cluster_nctarank": 1, "%WARP_SZ": 32}
