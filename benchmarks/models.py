@@ -84,6 +84,7 @@ def main() -> int:
     parser.add_argument("--time-limit", default="5m")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the JSON file")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     if options.list:
@@ -94,16 +95,16 @@ def main() -> int:
     for name in options.names or [name for name in MODELS if "qwen" not in name]:
         print(f"== {name}", file=sys.stderr, flush=True)
         found[name] = measure(name, options)
-        path = store("models", target.facts, {"models": {**_earlier(target.facts.name), **found}}, FOLDER)
+        path = store("models", target.facts, {"models": {**_earlier(options.out, target.facts.name), **found}}, options.out)
     print(path)
     if torch.cuda.is_available():
         print(torch.cuda.get_device_name())
     return 0
 
 
-def _earlier(device: str) -> dict[str, Any]:
+def _earlier(folder: Path, device: str) -> dict[str, Any]:
     """Models measured before on this device: one process may have time for a few only."""
-    for path in FOLDER.glob("models-*.json"):
+    for path in folder.glob("models-*.json"):
         document = json.loads(path.read_text())
         if document["device"]["name"] == device:
             return document["models"]

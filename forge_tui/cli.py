@@ -150,6 +150,7 @@ def _main_parser() -> argparse.ArgumentParser:
     run.add_argument("--seed", type=_seed, metavar="N", help="of the search and of fresh inputs")
     run.add_argument("--jobs", type=_count, metavar="N", help="proposals in flight at once")
     run.add_argument("--fresh", action="store_true", help="begin anew; the old journal is kept beside the new one")
+    run.add_argument("--no-builtin", action="store_true", help="do not try the kernels that ship with Forge first")
     run.add_argument("--wait", action="store_true", help="with --provider exchange: wait for replies instead of ending")
     run.add_argument("--detach", action="store_true", help="leave the run in a session of its own and return")
     run.add_argument("--json", action="store_true", help="print one JSON document at the end")

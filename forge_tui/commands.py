@@ -107,7 +107,7 @@ def _as_arguments(options: Namespace) -> list[str]:
         value = getattr(options, name)
         if value is not None:
             words.append(f"--{name.replace('_', '-')}={value}")
-    flags = [f"--{name}" for name in ("fresh", "wait") if getattr(options, name)]
+    flags = [f"--{name.replace('_', '-')}" for name in ("fresh", "wait", "no_builtin") if getattr(options, name)]
     return [*(f"--ops={pattern}" for pattern in options.ops), *words, *flags]
 
 
@@ -118,7 +118,7 @@ def _run_options(options: Namespace) -> RunOptions:
         ops=tuple(options.ops), iterations=options.iterations, budget_usd=options.budget_usd,
         time_limit_s=options.time_limit, provider=options.provider, llm=options.llm, policy=options.policy,
         roles=options.roles, device=options.device, seed=options.seed, jobs=options.jobs, fresh=options.fresh, wait=options.wait,
-        require_speedup=options.require_speedup)
+        require_speedup=options.require_speedup, seeds=not options.no_builtin)
 
 
 def _next_steps(paths: ProjectPaths, document: Document) -> str:
