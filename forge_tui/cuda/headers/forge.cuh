@@ -363,6 +363,28 @@ FORGE_FN void cluster_send(unsigned long long* slot, barrier* b, int rank, unsig
 }
 #endif
 
+// ---- the whole grid of a cooperative launch ------------------------------------------------------------------------
+// What cooperative_groups' this_grid().sync() compiles to (cooperative_groups/details/driver_abi.h and sync.h of CUDA 12 and 13),
+// without that header, which multiplies the time of a build. Every thread of every block must take part.
+
+FORGE_FN void grid_sync() {
+    __syncthreads();
+    if ((threadIdx.x | threadIdx.y | threadIdx.z) == 0) {
+        unsigned low, high;
+        asm volatile("mov.u32 %0, %%envreg2;" : "=r"(low));
+        asm volatile("mov.u32 %0, %%envreg1;" : "=r"(high));
+        unsigned* arrived = reinterpret_cast<unsigned*>((unsigned long long)high << 32 | low) + 1;
+        const unsigned step = (blockIdx.x | blockIdx.y | blockIdx.z) == 0
+            ? 0x80000000u - (gridDim.x * gridDim.y * gridDim.z - 1) : 1u;   // all of them together turn over the top bit
+        unsigned before, now;
+        asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(arrived), "r"(step) : "memory");
+        do {
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(arrived) : "memory");
+        } while (((before ^ now) & 0x80000000u) == 0);
+    }
+    __syncthreads();
+}
+
 // Two floats as one 64-bit word, for messages between blocks.
 FORGE_FN unsigned long long pack2(float low, float high) {
     return (unsigned long long)__float_as_uint(high) << 32 | __float_as_uint(low);
