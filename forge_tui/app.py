@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
+import gc
+import importlib
 import os
-import signal
-import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from textual import work
 from textual.app import App
 from textual.binding import Binding
 from textual.dom import DOMNode
-from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
 
 from forge_tui.errors import ProjectError
@@ -23,31 +22,17 @@ from forge_tui.screens.launcher import Launcher
 from forge_tui.screens.palette import Palette
 from forge_tui.screens.processes import forge_command
 from forge_tui.screens.settings import load_config, load_remembered, remember_app
+from forge_tui.screens.terminal import Driver, listen
 from forge_tui.screens.themes import all_themes
-from forge_tui.screens.watch import ProjectWatch
 from forge_tui.store.paths import ProjectPaths
-from forge_tui.store.project import load_project
 from forge_tui.store.recent import remember
 
-TERMINAL_CHECK_S = 1.0
-"""Textual spins when its terminal is gone without a signal; an orphaned app looks for that this often."""
-LEAVE_S = 3.0
-"""A terminal that reads nothing does not keep a signalled app from ending."""
-SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+if TYPE_CHECKING:
+    from forge_tui.screens.watch import ProjectWatch
 
-
-class Driver(LinuxDriver):
-    """Reports clicks and the wheel where the mouse is wanted, never motion: that would flood a slow link."""
-
-    def _enable_mouse_support(self) -> None:
-        if self._mouse:
-            self.write("\x1b[?1000h\x1b[?1006h")
-            self.flush()
-
-    def _disable_mouse_support(self) -> None:
-        if self._mouse:
-            self.write("\x1b[?1000l\x1b[?1006l")
-            self.flush()
+SETTLED_S = 0.4
+"""After this the first screen is painted: what the next ones need is loaded while nobody waits for it."""
+NEXT_MODULES = ("watch", "operatorcard", "operators", "candidate", "kernels", "results")
 
 
 class ForgeApp(App[int]):
@@ -60,6 +45,7 @@ class ForgeApp(App[int]):
         Binding("question_mark", "help", "help", show=False, tooltip="help: the keys of this screen", id="app.help"),
         Binding("colon,ctrl+p", "palette", "actions", show=False, tooltip="all actions, by name", id="app.palette"),
         Binding("ctrl+t", "theme", "theme", show=False, tooltip="choose the colours", id="app.theme"),
+        Binding("ctrl+l", "redraw", "redraw", show=False, tooltip="paint the whole screen anew", id="app.redraw"),
         Binding("ctrl+q", "quit", "quit", show=False, tooltip="leave; runs go on", id="app.quit"),
     ]
 
@@ -80,7 +66,8 @@ class ForgeApp(App[int]):
         for problem in self._problems:
             self.notify(problem, severity="warning", title="Settings", timeout=15)
         if not self.is_headless:
-            self._listen()
+            listen(self)
+            self.set_timer(SETTLED_S, self._settle)
         if self._project is not None:
             self.open_project(self._project)
 
@@ -109,34 +96,21 @@ class ForgeApp(App[int]):
             self.theme = "forge-dark"
             self._problems.append(f"there is no theme `{wanted}`; ctrl+t lists them")
 
-    # -- signals
-
-    def _listen(self) -> None:
-        """Textual handles none of these: leave the terminal as it was, with the exit code of the contract."""
-        loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGTERM:
-                loop.add_signal_handler(number, self._leave, 128 + number)
-        if os.isatty(0):
-            self.set_interval(TERMINAL_CHECK_S, self._check_terminal)
-
-    def _leave(self, code: int) -> None:
-        timer = threading.Timer(LEAVE_S, os._exit, (code,))
-        timer.daemon = True
-        timer.start()
-        self.exit(code)
-
-    def _check_terminal(self) -> None:
-        try:
-            os.tcgetpgrp(0)
-        except OSError:
-            self._leave(128 + signal.SIGHUP)
+    def _settle(self, modules: tuple[str, ...] = NEXT_MODULES) -> None:
+        """Collect garbage again, which the command put off, and load a module of the screens that come next."""
+        if modules:
+            importlib.import_module(f"forge_tui.screens.{modules[0]}")
+            self.set_timer(0.02, lambda: self._settle(modules[1:]))
+        else:
+            gc.freeze()
+            gc.enable()
 
     # -- services of the screens
 
     def open_project(self, root: Path) -> None:
         """Show a project's operators."""
         from forge_tui.screens.operators import OperatorBench
+        from forge_tui.screens.watch import ProjectWatch
 
         remember(root)
         self.push_screen(OperatorBench(ProjectWatch(root)))
@@ -166,6 +140,15 @@ class ForgeApp(App[int]):
         remember_app(self.remembered)
 
     # -- actions
+
+    def on_resize(self) -> None:
+        if isinstance(self._driver, Driver):
+            self._driver.shadow.forget()
+
+    def action_redraw(self) -> None:
+        """Another program may have written on the terminal."""
+        self.on_resize()
+        self.screen.refresh()
 
     def action_help(self) -> None:
         self.push_screen(Palette(self.screen, getattr(self.screen, "LEGEND", "")))
@@ -225,6 +208,8 @@ def run_app(project: str | None) -> int:
     root = None
     if project is not None:
         root = ProjectPaths(project).root
+        from forge_tui.store.project import load_project
+
         load_project(root)
     elif ProjectPaths(Path.cwd()).is_project():
         root = Path.cwd()

@@ -86,7 +86,7 @@ def test_failures_fold_into_one_row_and_unfold(root: Path) -> None:
         await press(app, pilot, "enter")
         table = app.screen.query_one("#tree", Table)
         folds = [key for key in table.keys if key.startswith("fold:")]
-        assert "1 folded: 1 wrong" in table.row_of(folds[0]).cells[0].text
+        assert "▸ 1 wrong" in table.row_of(folds[0]).cells[0].text
         hidden = len(table.keys)
         table.select(folds[0])
         await press(app, pilot, "space")

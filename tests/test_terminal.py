@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.screen_projects import Growing, doctor_cache, launcher_home, many_nodes_project, many_rows_project
-from benchmarks.screens import KEY_QUIET_S, SETTLE_S, Terminal, terminal
+from benchmarks.screens import KEY_QUIET_S, LINES, SETTLE_S, Terminal, terminal
 
 COLOURS = re.compile(rb"\x1b\[[\d;]*?(?:[34][0-7]|9[0-7]|10[0-7]|[34]8;[25][\d;]*)m")
 
@@ -26,12 +26,12 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_launcher_of_200_projects_is_painted_in_60_kb_and_then_silent(tmp_path: Path) -> None:
+def test_a_launcher_of_200_projects_is_painted_in_16_kb_and_then_silent(tmp_path: Path) -> None:
     home = launcher_home(tmp_path, 200)
     with terminal(home=home, cwd=tmp_path) as app:
         app.until("project-000")
         app.quiet(2.0)
-        assert len(app.received) <= 60_000
+        assert len(app.received) <= 16_000
         assert app.read(5.0) == 0, "an idle app sent bytes"
         assert b"?1003h" not in app.received and b"?1000h" not in app.received
 
@@ -41,8 +41,8 @@ def test_keys_in_10000_rows_cost_little(tmp_path: Path, home: Path) -> None:
     with terminal(str(root), home=home, cwd=tmp_path) as app:
         app.until("operator-")
         app.quiet()
-        assert app.press(b"j")[0] <= 4_000
-        assert app.press(b"\x1b[6~")[0] <= 25_000
+        assert max(app.press(b"j")[0] for _ in range(LINES)) <= 2_000  # past the window's edge as well
+        assert app.press(b"\x1b[6~")[0] <= 4_000
         app.press(b"G")
         assert "10000/10000" in app.text()
 
@@ -56,9 +56,9 @@ def test_5000_candidates_open_in_little_memory_without_torch(tmp_path: Path, hom
         app.until("candidate")
         app.quiet(KEY_QUIET_S)
         assert "5000 tried" in app.text()
-        app.press(b"g")  # within the window; past its edge the window moves by half a page
-        assert app.press(b"j")[0] <= 4_000
-        assert app.press(b"\x1b[6~")[0] <= 25_000
+        app.press(b"g")
+        assert max(app.press(b"j")[0] for _ in range(LINES)) <= 5_000  # the window moves once, the text beside it too
+        assert app.press(b"\x1b[6~")[0] <= 8_000
         assert app.memory_kb() <= 90_000
         assert not app.torch_loaded()
 

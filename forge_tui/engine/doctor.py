@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 import shutil
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from forge_tui import __version__
-from forge_tui.engine.providers import NAMES
 from forge_tui.errors import ForgeError
 from forge_tui.store.paths import UserPaths
 
@@ -186,6 +184,8 @@ def _nvcc() -> str | None:
 
 def _packages() -> list[Finding]:
     """Forge's own requirements, read from its metadata, so that no list of them can go stale."""
+    import importlib.metadata
+
     try:
         requirements = importlib.metadata.requires("forge-tui") or []
     except importlib.metadata.PackageNotFoundError:
@@ -204,6 +204,8 @@ def _packages() -> list[Finding]:
 
 def _package(name: str, requirement: str) -> Finding:
     """pip checks the version when it installs; here only what is gone is a finding."""
+    import importlib.metadata
+
     try:
         return Finding(name, "ok", importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
@@ -218,6 +220,8 @@ def _key(service: str, variable: str) -> Finding:
     """Whether there is one, and that nobody else may read it."""
     if os.environ.get(variable, "").strip():
         return Finding(variable, "ok", "set")
+    from forge_tui.engine.providers import NAMES  # loads most of the engine
+
     file = UserPaths.find().config / "keys" / service
     try:
         mode = file.stat().st_mode

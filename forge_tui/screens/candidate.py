@@ -66,7 +66,7 @@ def _checks(verdict: Verdict, width: int) -> list[Line]:
     size = max((len(check.name) for check in verdict.checks), default=0)
     lines: list[Line] = []
     for check in verdict.checks:
-        token = "forge-verified" if check.passed else "forge-failed"
+        token = "" if check.passed else "forge-failed"  # what failed stands out
         figure = "" if check.figure is None else f"{check.figure:.2g}"
         allowed = "" if check.allowed is None else f"≤ {check.allowed:.2g}"
         used = bar(check.figure / check.allowed, 8) if check.figure is not None and check.allowed else ""

@@ -68,7 +68,7 @@ class Entry:
 SORT_KEYS: tuple[Callable[[Entry, OperatorFile], float | str], ...] = (
     lambda entry, cards: short(entry.variant.operator),
     lambda entry, cards: -entry.variant.calls,
-    lambda entry, cards: -cards.share(entry.variant),
+    lambda entry, cards: -entry.variant.calls * entry.variant.time_us,
     lambda entry, cards: -entry.variant.time_us,
     lambda entry, cards: -entry.variant.floor_us,
     lambda entry, cards: -entry.variant.recoverable_us,
@@ -95,6 +95,7 @@ class OperatorRows:
         self._entries: dict[str, Entry] = {}
         self._groups: dict[str, list[Entry]] = {}
         self._guides: dict[str, str] = {}
+        self._total_us = 0.0
 
     def keys(self, wanted: str = "") -> list[str]:
         cards = self.watch.cards
@@ -103,6 +104,7 @@ class OperatorRows:
         self._entries = {
             variant.key: Entry(variant, self.watch.state.operators.get(variant.key)) for variant in cards.variants
         }
+        self._total_us = cards.total_us
         entries = [entry for entry in self._entries.values() if self._fits(entry, wanted.lower())]
         if self.sort is not None:
             column, backwards = self.sort
@@ -128,6 +130,10 @@ class OperatorRows:
         if self.modelled:
             found |= {SAVES}
         return frozenset(found)
+
+    def _share(self, variant: Variant) -> float:
+        """As `OperatorFile.share`, which sums anew each time."""
+        return variant.calls * variant.time_us / self._total_us if self._total_us else 0.0
 
     def _flat(self, everything: bool) -> list[str]:
         keys: list[str] = []
@@ -164,7 +170,7 @@ class OperatorRows:
 
     def _variant_row(self, entry: Entry, guide: str) -> Row:
         variant, operator = entry.variant, entry.operator
-        share = self.watch.cards.share(variant) if self.watch.cards else 0.0
+        share = self._share(variant)
         best = entry.best_us
         name = shape_of(variant) if guide else f"{short(variant.operator)} {shape_of(variant)}"
         return Row(
@@ -187,8 +193,8 @@ class OperatorRows:
         )
 
     def _group_row(self, key: str, entries: list[Entry]) -> Row:
-        cards, operator = self.watch.cards, key.removeprefix(GROUP)
-        share = sum(cards.share(entry.variant) for entry in entries) if cards else 0.0
+        operator = key.removeprefix(GROUP)
+        share = sum(self._share(entry.variant) for entry in entries)
         offered = [entry for entry in entries if entry.variant.offered]
         good = sum(entry.status in ("won", "verified") for entry in offered)
         same = {entry.status for entry in entries}

@@ -21,6 +21,8 @@ SPEEDUP = 2
 """Column."""
 FOLD = "fold:"
 """Begins the key of a row that stands for folded failures; the parent's id follows."""
+DEEPEST = 6
+"""Cells of guides: of deeper nodes only the nearest levels are drawn, so that there is room for what they are."""
 SHOWN = ("verified", "pending")
 """Outcomes that are never folded away."""
 
@@ -65,7 +67,7 @@ class TreeRows:
         stack: list[tuple[Node | tuple[Node, ...], str, bool, str]] = self._level(parent, guides)
         while stack:
             item, guides, last, owner = stack.pop()
-            mark = guides + ("└ " if last else "├ ")
+            mark = (guides if len(guides) <= DEEPEST else f"⋯ {guides[-DEEPEST:]}") + ("└ " if last else "├ ")
             if isinstance(item, tuple):
                 self.places[FOLD + owner] = Place(mark, item)
                 continue
@@ -80,7 +82,6 @@ class TreeRows:
         items: list[Node | tuple[Node, ...]] = [*shown]
         if folded:
             items += folded if parent.id in self.open_folds else [folded]
-        guides = guides if len(guides) < 24 else "… "
         return [(item, guides, index == len(items) - 1, parent.id) for index, item in enumerate(items)][::-1]
 
     @staticmethod
@@ -154,11 +155,11 @@ def _fold_row(key: str, place: Place) -> Row:
     return Row(
         key,
         (
-            Cell(f"{place.guides}▸ {len(place.folded)} folded: {text}", "forge-muted"),
+            Cell(f"{place.guides}▸ {text}", "forge-muted"),
             Cell(""),
             Cell(""),
             Cell(""),
-            Cell(str(len(place.folded))),
+            Cell(""),
             Cell(""),
         ),
     )

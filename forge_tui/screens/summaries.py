@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
 from forge_tui.errors import MissingEnvironment
-from forge_tui.screens.watch import ProjectWatch
 from forge_tui.store.atomic import write_atomic
 from forge_tui.store.lock import current_holder
 from forge_tui.store.paths import ProjectPaths, UserPaths
+
+if TYPE_CHECKING:
+    from forge_tui.screens.watch import ProjectWatch
 
 Stamp = tuple[tuple[int, int], ...]
 """Time and size of the files that a summary comes from."""
@@ -72,6 +75,8 @@ class Summaries:
 
     def load(self, root: str) -> Summary:
         """Read what is new. Takes as long as the project's journal is (about 20 ms a MB)."""
+        from forge_tui.screens.watch import ProjectWatch  # loads half of the engine: a known list needs none of it
+
         watch = self._watches.setdefault(root, ProjectWatch(Path(root)))
         stamp = stamp_of(root)
         watch.refresh()
