@@ -9,7 +9,7 @@ from types import TracebackType
 import msgspec
 
 from forge_tui.cuda.device import H200
-from forge_tui.cuda.target import LaunchCounts
+from forge_tui.cuda.target import InstructionClass, LaunchCounts, LineCounts
 from forge_tui.engine import events
 from forge_tui.engine.cards import FORMAT, CallForm, OperatorFile, Variant, save_operators, variant_key
 from forge_tui.engine.doctor import Diagnosis, Finding
@@ -26,7 +26,10 @@ POINTS = tuple(
     for block in (64, 128, 256, 512)
     for vec in (1, 2, 4)
 )
-COUNTS = (LaunchCounts("softmax_rows", 64, 128, 1 << 20, 1 << 15, 4096, 32768, 1 << 20, 128, 128, 64, 512),)
+COUNTS = (LaunchCounts("softmax_rows", 64, 128, 1 << 20, 1 << 15, 4096, 32768, 1 << 20, 128, 2112, 64, 512, 32768, 512, 12,
+                       classes=(InstructionClass("float32", 600_000, 18_750), InstructionClass("integer", 300_000, 9_375),
+                                InstructionClass("global", 148_576, 4_643)),
+                       lines=(LineCounts(27, "shared load", 64, 2048, 64, 32),)),)
 SOURCE = (
     '/*forge\nformat = 1\n*/\nextern "C" __global__ void softmax_rows(const float* input, float* out) { '
     "out[0] = input[0]; }\n"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import torch
-from hostkit import launch, needs_nvrtc, run
+from hostkit import launch, line_of, needs_nvrtc, run
 
 from forge_tui.cuda.device import H200
 from forge_tui.cuda.host.model import modelled_us
+from forge_tui.cuda.host.target import HostTarget
+from forge_tui.cuda.program import KernelInfo, Program
+from forge_tui.cuda.remarks import remarks
 from forge_tui.cuda.target import LaunchCounts
 
 pytestmark = needs_nvrtc
@@ -84,3 +87,62 @@ def test_modelled_time_grows_with_work() -> None:
     for change in ({"global_sectors": 16 * 10**6}, {"warp_instructions": 10**9}, {"shared_waves": 10**9}):
         assert modelled_us([msgspec.structs.replace(base, **change)], H200) > us
     assert modelled_us([base, base], H200) == 2 * us
+
+
+WASTEFUL = """extern "C" __global__ void k(const float* input, float* out, int step) {
+  __shared__ float s[32 * 33]; int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
+  float v = input[i * 8 % 65536];  // scattered
+  s[t * STEP] = v;  // conflict
+  __syncthreads(); v = s[(t ^ 1) * STEP];
+  if (t % 2)  // split
+    for (int j = 0; j < step; j++) v = v * 1.5f + __int_as_float(__clz(j));
+  atomicAdd(&out[0], v);  // contention
+}"""
+
+
+def test_remarks_name_the_line_and_the_ways() -> None:
+    source = WASTEFUL.replace("STEP", "32")
+    tensors = {"input": torch.rand(65536), "out": torch.zeros(1)}
+    (counts,) = run(source, tensors, launch("k", 64, 32, "input", "out", 100), aliases={"out": "out"}).counts
+    found = {remark.kind: remark for remark in reversed(remarks([counts]))}
+    at = {kind: line_of(source, f"// {mark}") for kind, mark in
+          (("scattered", "scattered"), ("bank_conflict", "conflict"), ("divergence", "split"), ("contention", "contention"))}
+    assert {kind: found[kind].line for kind in at} == at
+    assert found["bank_conflict"].text == f"32-way bank conflict at line {at['bank_conflict']} (shared store): 2,048 passes where 64 would do"
+    assert found["scattered"].text.endswith(": 2,048 sectors where 256 would do")
+    assert counts.atomics == 64 and counts.atomic_passes == counts.atomic_hottest == 2048 and "hot_address" in found
+    assert counts.global_least == 256 + 64 and counts.divergent_branches >= 64
+    assert sum(c.threads for c in counts.classes) == counts.thread_instructions
+    assert sum(c.warps for c in counts.classes) == counts.warp_instructions
+    by_name = {c.name: c for c in counts.classes}
+    assert by_name["atomic"].threads == 2048 and by_name["shared"].threads == 4096
+
+
+def test_a_tidy_kernel_draws_no_remark() -> None:
+    counts = count(COPY, "input", "out", 1)
+    assert remarks([counts]) == [] and counts.global_least == counts.global_sectors and counts.lines == ()
+    tidy = WASTEFUL.replace("STEP", "1").replace("i * 8 % 65536", "i").replace("t % 2", "blockIdx.x % 2").replace("atomicAdd(&out[0], v)", "out[i] = v")
+    tensors = {"input": torch.rand(2048), "out": torch.zeros(2048)}
+    assert remarks(run(tidy, tensors, launch("k", 64, 32, "input", "out", 100)).counts) == []
+
+
+def test_counts_of_a_reduced_call_grow_with_it() -> None:
+    from forge_tui.engine.judge.proxy import _scaled
+
+    tensors = {"input": torch.rand(65536), "out": torch.zeros(1)}
+    (counts,) = run(WASTEFUL.replace("STEP", "32"), tensors, launch("k", 64, 32, "input", "out", 100), aliases={"out": "out"}).counts
+    grown = _scaled(counts, 640, 10.0)
+    assert remarks([grown])[0].text == "32-way bank conflict at line 4 (shared store): 20,480 passes where 640 would do"
+    assert grown.atomic_hottest == 20480 and grown.classes[0].threads == 10 * counts.classes[0].threads
+
+
+def test_registers_and_spills_come_from_the_compiler_without_a_device() -> None:
+    body = "".join(f"  float a{j} = input[{j} * 32 + threadIdx.x];\n" for j in range(96))
+    total = " + ".join(f"sinf(a{j}) * a{95 - j}" for j in range(96))
+    source = 'extern "C" __global__ void __launch_bounds__(1024, 2) k(const float* input, float* out) {\n' \
+        f"{body}  __syncthreads();\n  out[threadIdx.x] = {total}; }}"
+    (info,) = HostTarget().resources(Program("k.cu", source, (), ()))
+    assert info.name == "k" and info.registers == 32 and info.spill_bytes > 0
+    base = LaunchCounts("k", 1, 32, 1, 1, 1, 1, 4, 0, 0, 0, 0, local_bytes=64)
+    assert [remark.kind for remark in remarks([base], [info])] == ["spills", "local_memory"]
+    assert remarks([base], [KernelInfo("k", registers=32, spill_bytes=0)])[0].kind == "local_memory"

@@ -22,6 +22,34 @@ BUILD_DEADLINE_S = 30.0
 """Longest that one build may take: hundreds of times the usual."""
 
 
+class InstructionClass(Struct, frozen=True):
+    """Instructions of one kind."""
+
+    name: str
+    """`float32`, `integer`, `global`, `shared`, `special` ... (`cuda.host.classes`)."""
+    threads: int
+    """Executed by threads."""
+    warps: int
+    """Executed by warps, whatever part of their lanes took part."""
+
+
+class LineCounts(Struct, frozen=True):
+    """What one line of the kernel file did, where it took more than it had to or might have."""
+
+    line: int
+    kind: str
+    """`global load`, `global store`, `shared load`, `shared store`, `atomic` or `branch`."""
+    requests: int
+    """Warp-wide accesses; of a branch: how often a warp came to it."""
+    passes: int
+    """What they took: 32-byte sectors (global), passes over the banks (shared), updates of one address in turn (atomic), warps that
+    split (branch)."""
+    least: int
+    """The fewest passes that could do: sectors that hold the bytes asked for, one pass a request, no split warp."""
+    worst: int
+    """Most passes of one request."""
+
+
 class LaunchCounts(Struct, frozen=True):
     """What one launch did, counted by the host target (whole launch, extrapolated where a check was sampled)."""
 
@@ -43,6 +71,24 @@ class LaunchCounts(Struct, frozen=True):
     barriers: int
     shared_bytes: int
     """Static and dynamic, of one block."""
+    global_least: int = 0
+    """Sectors that would do for the bytes the lanes asked for, request by request."""
+    branches: int = 0
+    """Conditional branches that warps came to."""
+    divergent_branches: int = 0
+    """Those at which the lanes of a warp parted."""
+    atomics: int = 0
+    """Warp-wide atomics and reductions, global and shared."""
+    atomic_passes: int = 0
+    """Lanes of a warp that update one address go in turn: the longest queue of each atomic, added up; at least `atomics`."""
+    atomic_hottest: int = 0
+    """Updates of the address that got the most of each atomic instruction, over all blocks, added up."""
+    local_bytes: int = 0
+    """Local memory of one thread that the PTX asks for (arrays with a varying index); spills are the compiler's (`KernelInfo`)."""
+    classes: tuple[InstructionClass, ...] = ()
+    """Most executed first."""
+    lines: tuple[LineCounts, ...] = ()
+    """Most wasteful first, at most 16."""
 
 
 class RunReport(Struct, frozen=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from forge_tui.cuda.remarks import remarks
+from forge_tui.cuda.target import LaunchCounts
 from forge_tui.engine.cards import OperatorFile, Variant
 from forge_tui.engine.judge.verdict import Point, Verdict
 from forge_tui.engine.search.tree import Node
@@ -202,7 +204,12 @@ def profile_lines(verdict: Verdict | None, width: int) -> list[Line]:
     """What the kernels did, counted by the interpreter, and what the compiler says of them."""
     if verdict is None:
         return plain("not judged yet")
+    best = next((point for point in verdict.points if point.settings == verdict.settings), None)
     lines: list[Line] = []
+    for remark in remarks(verdict.counts, best.kernels if best else ()):
+        text = remark.text[:1].upper() + remark.text[1:]
+        lines += [tuple((words, "bold") for words, _ in line) for line in wrapped(text, width)]
+        lines += [*wrapped(remark.cure, width), ()]
     for counts in verdict.counts:
         sectors, requests = counts.global_sectors, counts.shared_requests
         used = counts.global_bytes / (32 * sectors) if sectors else 0.0
@@ -221,6 +228,7 @@ def profile_lines(verdict: Verdict | None, width: int) -> list[Line]:
                 "global", f"{counts.global_requests:,} requests, {sectors:,} sectors, {counts.global_bytes:,} bytes"
             ),
             _figure("sector use", _part(used)),
+            _figure("least sectors", f"{counts.global_least:,} would do for these bytes"),
             _figure(
                 "shared",
                 f"{requests:,} requests, {counts.shared_waves:,} passes"
@@ -228,9 +236,11 @@ def profile_lines(verdict: Verdict | None, width: int) -> list[Line]:
             ),
             _figure("barriers", f"{counts.barriers:,}"),
             _figure("shared memory", f"{counts.shared_bytes:,} bytes a block"),
+            _figure("divergence", f"{counts.divergent_branches:,} of {counts.branches:,} branches split a warp"),
+            *([_figure("atomics", f"{counts.atomics:,} by warps, {counts.atomic_passes:,} passes")] if counts.atomics else []),
+            *([_figure("instruction mix", _mix(counts))] if counts.classes else []),
             (),
         ]
-    best = next((point for point in verdict.points if point.settings == verdict.settings), None)
     for kernel in best.kernels if best else ():
         known = [
             f"{value} {name}"
@@ -243,6 +253,12 @@ def profile_lines(verdict: Verdict | None, width: int) -> list[Line]:
         ]
         lines.append(_figure(kernel.name[:18], ", ".join(known) or "the compiler says nothing of it"))
     return lines or wrapped("nothing was counted: the interpreter of the host target counts, a GPU does not", width)
+
+
+def _mix(counts: LaunchCounts) -> str:
+    """The commonest kinds of instructions, as parts of all."""
+    total = max(1, counts.thread_instructions)
+    return ", ".join(f"{c.name} {c.threads / total:.0%}" for c in counts.classes[:5] if c.threads * 50 >= total)
 
 
 def _figure(name: str, text: str) -> Line:

@@ -36,6 +36,8 @@ class Atomics:
         if address is None:
             return
         for items, index, lanes in self.places(memory, address, offset, values[0].dtype, mask, line):
+            if self.machine.sampling:
+                self.machine.tally.atomic(self.machine, index, lanes, line)
             taken = [np.broadcast_to(v, lanes.shape)[lanes] for v in values]
             before = apply(items, index, operation, kind, taken, d is not None)
             if d is not None:

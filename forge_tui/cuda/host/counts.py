@@ -5,58 +5,70 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from forge_tui.cuda.host.classes import histogram
+from forge_tui.cuda.host.lower import Kernel
 from forge_tui.cuda.host.memory import Address, Mask
 from forge_tui.cuda.host.words import WordAddress
-from forge_tui.cuda.target import LaunchCounts
+from forge_tui.cuda.target import InstructionClass, LaunchCounts, LineCounts
 
 if TYPE_CHECKING:
     from forge_tui.cuda.host.run import Machine
 
 SECTOR = 32
 """Bytes the memory system moves at least."""
+MOST_LINES = 16
+"""Lines of a launch that are told apart in its record."""
 
 
 class Tally:
     """Running totals of one launch."""
 
-    def __init__(self, filename: str) -> None:
+    def __init__(self, filename: str, kernel: Kernel) -> None:
         self.filename = filename
-        self.thread_instructions = 0
-        self.warp_instructions = 0.0
+        self.kernel = kernel
+        self.visits: dict[int, list[float]] = {}
+        """Threads and warps that ran each basic block."""
         self.barriers = 0
         self.sampled_instructions = 0
         """Thread instructions of the sampled blocks: what the traffic below belongs to."""
-        self.requests = self.sectors = self.bytes = self.shared_requests = self.shared_waves = 0
+        self.sampled_blocks = 0
+        self.requests = self.sectors = self.least = self.bytes = self.shared_requests = self.shared_waves = 0
+        self.branches = self.divergent = self.atomics = self.atomic_passes = self.hottest = 0
+        self.lines: dict[tuple[str, int], list[int]] = {}
+        """Requests, passes, least passes and the most of one request, by kind and line."""
 
-    def executed(self, machine: Machine, size: int, lanes: int, mask: Mask) -> None:
-        """A basic block of `size` instructions ran for `lanes` lanes, those of `mask` (None: all)."""
-        self.thread_instructions += size * lanes
+    def executed(self, machine: Machine, index: int, size: int, lanes: int, mask: Mask) -> None:
+        """Basic block `index`, of `size` instructions, ran for `lanes` lanes, those of `mask` (None: all)."""
         warps = -(-machine.threads // 32)
         column = _column(machine)
+        count = machine.threads
         if mask is None:
-            self.warp_instructions += size * warps * machine.blocks
-            if machine.sampling:
-                self.sampled_instructions += size * machine.threads
-            return
-        mine = mask[:, column if mask.shape[1] > 1 else 0]
-        count = int(np.count_nonzero(mine)) * (machine.threads // len(mine))
+            ran: float = warps * machine.blocks
+        else:
+            mine = mask[:, column if mask.shape[1] > 1 else 0]
+            count = int(np.count_nonzero(mine)) * (machine.threads // len(mine))
+            here = warps if len(mine) == 1 else int(np.count_nonzero(np.logical_or.reduceat(mine, np.arange(0, len(mine), 32))))
+            if len(mine) == 1 or mask.shape[1] == 1:
+                ran = here * (int(np.count_nonzero(mask)) if len(mine) == 1 and mask.shape[1] > 1 else machine.blocks)
+            else:
+                ran = here * lanes / count if count else -(-lanes // 32)
         if machine.sampling:
             self.sampled_instructions += size * count
-        if len(mine) == 1 or mask.shape[1] == 1:
-            here = warps if len(mine) == 1 else int(np.count_nonzero(np.logical_or.reduceat(mine, np.arange(0, len(mine), 32))))
-            blocks = int(np.count_nonzero(mask)) if len(mine) == 1 and mask.shape[1] > 1 else machine.blocks
-            self.warp_instructions += size * here * blocks
-        else:
-            here = int(np.count_nonzero(np.logical_or.reduceat(mine, np.arange(0, len(mine), 32))))
-            self.warp_instructions += size * (here * lanes / count if count else -(-lanes // 32))
+        found = self.visits.setdefault(index, [0, 0])
+        found[0] += lanes
+        found[1] += ran
 
     def barrier(self, machine: Machine, mask: Mask) -> None:
         """A barrier let the blocks of `mask` (None: all) go."""
         self.barriers += machine.blocks if mask is None else int(np.count_nonzero(mask.any(axis=0)))
 
-    def lanes(self, machine: Machine, raw: np.ndarray, mask: Mask, whole: Mask) -> np.ndarray | None:
-        """Addresses of the sampled block as (warps, 32), absent lanes repeating a present one; warps with none left out."""
+    # The sampled block ------------------------------------------------------------------------------------------------
+
+    def lanes(self, machine: Machine, raw: np.ndarray, whole: Mask) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None:
+        """Values of the sampled block as (warps, 32), absent lanes repeating a present one, and who is present; warps with
+        nobody left out. None: nobody at all."""
         column = _column(machine)
         values = np.broadcast_to(raw[:, column if raw.shape[1] > 1 else 0], (machine.threads,)).astype(np.int64)
         active = np.ones(machine.threads, bool)
@@ -73,25 +85,40 @@ class Tally:
         values, active = values[present], active[present]
         if not active.all():
             values = np.where(active, values, np.take_along_axis(values, active.argmax(axis=1)[:, None], 1))
-        self.active_lanes = int(active.sum())
-        return values
+        return values, active
 
-    def global_access(self, machine: Machine, address: Address, offset: int, total: int) -> None:
+    def at(self, kind: str, line: int | None, passes: NDArray[np.int64], least: NDArray[np.int64] | int = 1) -> None:
+        """Requests of one line: what each took, and the least it could have."""
+        if line is None or not len(passes):
+            return
+        found = self.lines.setdefault((kind, line), [0, 0, 0, 0])
+        found[0] += len(passes)
+        found[1] += int(passes.sum())
+        found[2] += int(least.sum()) if isinstance(least, np.ndarray) else least * len(passes)
+        found[3] = max(found[3], int(passes.max()))
+
+    def global_access(self, machine: Machine, address: Address, offset: int, total: int, what: str, line: int | None) -> None:
         """One warp-wide access: the 32-byte sectors its lanes touch."""
-        values = self.lanes(machine, address.raw, address.mask, address.lanes)
-        if values is None:
+        sample = self.lanes(machine, address.raw, address.lanes)
+        if sample is None:
             return
-        first = np.sort((values + offset) // SECTOR, axis=1)
-        self.requests += len(values)
-        self.sectors += int((first[:, 1:] != first[:, :-1]).sum()) + len(values)
-        self.bytes += total * self.active_lanes
+        places = np.sort(sample[0] + offset, axis=1)
+        first = places // SECTOR
+        sectors = 1 + (first[:, 1:] != first[:, :-1]).sum(axis=1) + (total > SECTOR)
+        least = -(-total * (1 + (places[:, 1:] != places[:, :-1]).sum(axis=1)) // SECTOR)
+        least = np.minimum(least, sectors)
+        self.requests += len(places)
+        self.sectors += int(sectors.sum())
+        self.least += int(least.sum())
+        self.bytes += total * int(sample[1].sum())
+        self.at(what, line, sectors, least)
 
-    def shared_access(self, machine: Machine, address: WordAddress, offset: int, total: int) -> None:
+    def shared_access(self, machine: Machine, address: WordAddress, offset: int, total: int, what: str, line: int | None) -> None:
         """One warp-wide access: passes over the 32 banks, lanes of one word sharing a pass; wide items go in parts of a warp."""
-        values = self.lanes(machine, address.rel, address.mask, address.lanes)
-        if values is None:
+        sample = self.lanes(machine, address.rel, address.lanes)
+        if sample is None:
             return
-        words = (values + offset) >> 2
+        words = (sample[0] + offset) >> 2
         wide = max(1, total // 4)
         part = 32 // wide             # 8-byte items: half a warp a pass, 16-byte items: a quarter
         self.shared_requests += len(words) * wide
@@ -100,17 +127,73 @@ class Tally:
         fresh = np.ones(words.shape, bool)
         fresh[:, 1:] = words[:, 1:] != words[:, :-1]
         bank = (np.arange(len(words))[:, None] * 32 + (words & 31))[fresh]
-        self.shared_waves += int(np.bincount(bank, minlength=len(words) * 32).reshape(-1, 32).max(axis=1).sum())
+        waves = np.bincount(bank, minlength=len(words) * 32).reshape(-1, 32).max(axis=1)
+        self.shared_waves += int(waves.sum())
+        self.at(f"shared {what}", line, waves)
 
-    def result(self, kernel: str, blocks: int, threads: int, shared_bytes: int) -> LaunchCounts:
-        """The record of the whole launch."""
-        scale = self.thread_instructions / self.sampled_instructions if self.sampled_instructions else 0.0
+    def branch(self, machine: Machine, mask: Mask, taken: np.ndarray | None, line: int | None) -> None:
+        """Warps came to a conditional branch. `taken`: who goes there; None: all go the same way."""
+        if not machine.sampling:
+            return
+        sample = self.lanes(machine, np.zeros((1, 1)) if taken is None else taken, machine.live if mask is None else mask)
+        if sample is None:
+            return
+        split = (sample[0] != sample[0][:, :1]).any(axis=1)
+        self.branches += len(split)
+        self.divergent += int(split.sum())
+        self.at("branch", line, split.astype(np.int64), 0)
+
+    def atomic(self, machine: Machine, index: NDArray[np.int64], lanes: NDArray[np.bool_], line: int | None) -> None:
+        """An atomic of `lanes` on the items `index`: how many of a warp, and of all, meet at one address."""
+        places = np.full(lanes.shape, -1)
+        places[lanes] = index
+        sample = self.lanes(machine, places, lanes)
+        if sample is None:
+            return
+        ordered = np.sort(np.where(sample[1], sample[0], -1 - np.arange(32)), axis=1)
+        queue = np.ones(len(ordered), np.int64)
+        run = queue.copy()
+        for column in range(1, 32):
+            run = np.where(ordered[:, column] == ordered[:, column - 1], run + 1, 1)
+            queue = np.maximum(queue, run)
+        self.atomics += len(queue)
+        self.atomic_passes += int(queue.sum())
+        self.hottest += int(np.unique(index, return_counts=True)[1].max(initial=0))
+        self.at("atomic", line, queue)
+
+    # The record -------------------------------------------------------------------------------------------------------
+
+    def result(self, blocks: int, threads: int, dynamic_shared: int) -> LaunchCounts:
+        """The record of the whole launch of `blocks` blocks of `threads` threads."""
+        classes = self.classes()
+        by_threads = sum(c.threads for c in classes)
+        scale = by_threads / self.sampled_instructions if self.sampled_instructions else 0.0
+        sizes = [len(block.instructions) for block in self.kernel.blocks]
+        warps = sum(sizes[index] * ran for index, (_, ran) in self.visits.items())
+        lines = [LineCounts(line, kind, *(round(n * scale) for n in found[:3]), found[3]) for (kind, line), found in self.lines.items()]
+        lines.sort(key=lambda c: (c.least - c.passes, c.line))
         return LaunchCounts(
-            kernel=kernel, blocks=blocks, threads=threads, thread_instructions=self.thread_instructions,
-            warp_instructions=round(self.warp_instructions), global_requests=round(self.requests * scale),
+            kernel=self.kernel.name, blocks=blocks, threads=threads, thread_instructions=by_threads,
+            warp_instructions=round(warps), global_requests=round(self.requests * scale),
             global_sectors=round(self.sectors * scale), global_bytes=round(self.bytes * scale),
             shared_requests=round(self.shared_requests * scale), shared_waves=round(self.shared_waves * scale),
-            barriers=self.barriers, shared_bytes=shared_bytes)
+            barriers=self.barriers, shared_bytes=self.kernel.static_shared + dynamic_shared, global_least=round(self.least * scale),
+            branches=round(self.branches * scale), divergent_branches=round(self.divergent * scale),
+            atomics=round(self.atomics * scale), atomic_passes=round(self.atomic_passes * scale),
+            atomic_hottest=round(self.hottest * blocks / self.sampled_blocks) if self.sampled_blocks else 0,
+            local_bytes=self.kernel.local_bytes, classes=classes,
+            lines=tuple(c for c in lines if c.passes > c.least)[:MOST_LINES])
+
+    def classes(self) -> tuple[InstructionClass, ...]:
+        kinds = histogram(self.kernel)
+        total: dict[str, list[float]] = {}
+        for index, (lanes, warps) in self.visits.items():
+            for name, count in kinds[index].items():
+                found = total.setdefault(name, [0, 0])
+                found[0] += count * lanes
+                found[1] += count * warps
+        ordered = sorted(total.items(), key=lambda item: -item[1][0])
+        return tuple(InstructionClass(name, round(lanes), round(warps)) for name, (lanes, warps) in ordered)
 
 
 def _column(machine: Machine) -> int:

@@ -111,9 +111,9 @@ def run_launch(loaded: LoadedModule, launch: Launch, buffers: dict[str, Buffer],
         table.append(Buffer("grid barrier", np.zeros(GRID_BARRIER_BYTES, np.uint8), len(table), writable=True, lead=0))
     if len(table) > MAX_BUFFERS:
         raise CandidateFault("not_interpretable", f"not interpretable: more than {MAX_BUFFERS - 2} tensors in one launch")
-    tally = Tally(loaded.filename)
+    tally = Tally(loaded.filename, kernel)
     _run_chunks(translations, geometry, table, tally, cooperative=launch.cooperative)
-    return tally.result(launch.kernel, geometry.blocks, geometry.threads, kernel.static_shared + launch.shared)
+    return tally.result(geometry.blocks, geometry.threads, launch.shared)
 
 
 def block_bytes(translations: Translations, geometry: Geometry) -> float:

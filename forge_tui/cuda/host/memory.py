@@ -162,7 +162,7 @@ class GlobalMemory:
             if bad.any():
                 self.machine.fault("misaligned", f"{what} of {total} bytes at an address that is not a multiple of {total}, in "
                                    f"{buffer.name}", self.spread(bad, address), line)
-        self.machine.sample_global(address, offset, total)
+        self.machine.sample_global(address, offset, total, what, line)
         skew = offset % total           # the register itself need not be a multiple; with the offset it is
         index = address.indices.get((total, skew))
         if index is None:

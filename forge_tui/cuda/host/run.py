@@ -118,19 +118,20 @@ class Machine:
 
     # Sampled counts -------------------------------------------------------------------------------------------------
 
-    def sample_global(self, address: object, offset: int, total: int) -> None:
+    def sample_global(self, address: object, offset: int, total: int, what: str = "global load", line: int | None = None) -> None:
         if self.sampling:
-            self.tally.global_access(self, address, offset, total)      # type: ignore[arg-type]
+            self.tally.global_access(self, address, offset, total, what, line)      # type: ignore[arg-type]
 
-    def sample_shared(self, address: object, offset: int, total: int) -> None:
+    def sample_shared(self, address: object, offset: int, total: int, what: str = "load", line: int | None = None) -> None:
         if self.sampling:
-            self.tally.shared_access(self, address, offset, total)      # type: ignore[arg-type]
+            self.tally.shared_access(self, address, offset, total, what, line)      # type: ignore[arg-type]
 
     # One chunk ------------------------------------------------------------------------------------------------------
 
     def run(self, first: int, sampling: bool) -> None:
         """Run blocks `first` ... `first + blocks - 1` to their end. Raises CandidateFault."""
         self.first, self.sampling = first, sampling
+        self.tally.sampled_blocks += self.blocks if sampling else 0
         self.values.follow()
         granules = (self.kernel.static_shared + self.geometry.shared) // self.smem.granule + 8
         self.smem.data.fill(POISON)

@@ -61,7 +61,7 @@ class Scheduler:
         size = machine.translations.sizes[index]
         self.executed += 1
         self.steps += size
-        machine.tally.executed(machine, size, here, machine.live if mask is None else mask)
+        machine.tally.executed(machine, index, size, here, machine.live if mask is None else mask)
         if self.steps > machine.geometry.budget or self.executed % 512 == 0 and time.monotonic() > machine.geometry.deadline:
             block = machine.kernel.blocks[index]
             machine.fault("endless", f"still running after {self.steps} instructions a thread", machine.active(mask), block.last.line)
@@ -90,9 +90,11 @@ class Scheduler:
         elif out is None:
             self.join(ways[0], mask)
         elif isinstance(out, bool):
+            machine.tally.branch(machine, mask, None, block.last.line)
             self.join(ways[0] if out else ways[-1], mask)
         else:
             taken = np.asarray(out)
+            machine.tally.branch(machine, mask, taken, block.last.line)
             self.go(ways[0], mask, taken)
             self.go(ways[-1], mask, ~taken)
 

@@ -15,7 +15,7 @@ from forge_tui.cuda.device import H200, DeviceFacts
 from forge_tui.cuda.faults import CandidateFault
 from forge_tui.cuda.host.launch import LoadedModule, run_launch
 from forge_tui.cuda.host.memory import Buffer
-from forge_tui.cuda.program import Image, Program, Workspace
+from forge_tui.cuda.program import Image, KernelInfo, Program, Workspace
 from forge_tui.cuda.target import BUILD_DEADLINE_S, RunReport
 
 if TYPE_CHECKING:
@@ -56,6 +56,20 @@ class HostTarget:
         except CandidateFault as fault:
             self.lost = fault if fault.kind == "endless" else self.lost
             raise
+
+    def resources(self, program: Program) -> tuple[KernelInfo, ...]:
+        """Registers and spills of each kernel by NVRTC's own ptxas, which needs no device; empty where it cannot say.
+
+        Raises MissingEnvironment where there is no compiler.
+        """
+        from forge_tui.cuda.compile import compile_program
+
+        try:
+            return compile_program(program, kind="cubin", arch=f"sm_{self.facts.cc}", cache=self.cache,
+                                   deadline_s=self.build_deadline_s).kernels
+        except CandidateFault as fault:      # what the interpreter runs ptxas may refuse (too much shared memory): the PTX was built
+            self.lost = fault if fault.kind == "endless" else self.lost
+            return ()
 
     def expect(self, programs: Sequence[Program]) -> None:
         """Nothing is begun: the cores are needed for the interpreter."""

@@ -75,7 +75,7 @@ class WordMemory:
                 self.machine.fault("misaligned", f"{self.space} {what} of {total} bytes at an address that is not a multiple of it",
                                    bad if address.lanes is None else bad & address.lanes, line)
         if self.shadow is not None:
-            self.machine.sample_shared(address, offset, total)
+            self.machine.sample_shared(address, offset, total, what, line)
 
     def granules(self, address: WordAddress, offset: int, total: int) -> list[tuple[NDArray[np.int64], int]]:
         """Granule index of every lane and the offsets from it that an access covers."""

@@ -256,6 +256,7 @@ class _Judgement:
             self.current = setting
             try:
                 self._full(setting)
+                setting.know(self.target)
                 timing = self._time(setting) if self.options.time else None
                 self.points = [item.point() for item in self.settings]
                 return setting, setting.counts, timing

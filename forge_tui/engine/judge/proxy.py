@@ -7,6 +7,7 @@ same blocks and shared memory. What it cannot show, `Verdict.proxy` says it did 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from msgspec import Struct, structs
@@ -18,6 +19,8 @@ from forge_tui.engine.judge.options import PROXY_ELEMENTS
 from forge_tui.engine.judge.reference import eager
 from forge_tui.engine.operators import IndependentDim, independent_dims, tensor_spec
 from forge_tui.specs import Call, Items, TensorSpec, Value
+
+T = TypeVar("T", bound=Struct)
 
 STEPS = (1, 4, 16)
 """Proxies are tried at these multiples of the wanted size until one is representative; then the full call."""
@@ -174,11 +177,16 @@ def extrapolate(counts: Sequence[LaunchCounts], full: Program, part: Program, pr
 
 
 _PER_LAUNCH = ("thread_instructions", "warp_instructions", "global_requests", "global_sectors", "global_bytes",
-               "shared_requests", "shared_waves", "barriers")
+               "shared_requests", "shared_waves", "barriers", "global_least", "branches", "divergent_branches", "atomics", "atomic_passes",
+               "atomic_hottest")
 
 
 def _scaled(count: LaunchCounts, blocks: int, factor: float) -> LaunchCounts:
-    return structs.replace(count, blocks=blocks, **{name: round(getattr(count, name) * factor) for name in _PER_LAUNCH})
+    def times(record: T, *names: str) -> T:
+        return structs.replace(record, **{name: round(getattr(record, name) * factor) for name in names})
+
+    return structs.replace(times(count, *_PER_LAUNCH), blocks=blocks, classes=tuple(times(c, "threads", "warps") for c in count.classes),
+                           lines=tuple(times(line, "requests", "passes", "least") for line in count.lines))
 
 
 def _blocks(grid: tuple[int, int, int]) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from forge_tui.cuda.device import DeviceFacts
 from forge_tui.cuda.faults import CandidateFault
 from forge_tui.cuda.program import Image, Program
@@ -58,6 +60,12 @@ class Setting:
             raise Failed("skipped", "its launch plan differs on the reduced proxy", Check("proxy", False))
         same = self.program.build_key() == self.full.build_key()
         self.built = self.image if same else self._built(self.program, target)
+
+    def know(self, target: Target) -> None:
+        """Registers and spills, which the PTX that the host target runs does not say."""
+        resources = getattr(target, "resources", None)
+        if resources is not None and self.image is not None and (infos := resources(self.full)):
+            self.image = replace(self.image, kernels=infos)
 
     def twin(self, others: list[Setting]) -> Setting | None:
         """One of `others` with the same compiled image and the same launches: the same kernel."""

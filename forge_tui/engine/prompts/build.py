@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from forge_tui.cuda.device import DeviceFacts
 from forge_tui.cuda.profile import KernelProfile
+from forge_tui.cuda.remarks import remarks
 from forge_tui.engine.cards import Statistics, Variant
 from forge_tui.engine.judge.behaviour import Behaviour
 from forge_tui.engine.judge.verdict import Verdict
@@ -26,6 +27,9 @@ MAX_TRIED = 24
 """Lines of history: what is older repeats itself."""
 
 MAX_LOG_CHARS = 3_000
+
+MAX_REMARKS = 8
+"""Lines of the parent that the counts have something to say of."""
 
 CUT_SOURCE = "\n/* ... cut here ... */"
 
@@ -210,6 +214,8 @@ def _verdict(verdict: Verdict) -> str:
             f"instructions, {count.global_sectors} sectors for {count.global_bytes} bytes asked, "
             f"{count.shared_waves} shared passes for {count.shared_requests} requests, {count.barriers} barriers."
         )
+    kernels = timed[0].kernels if timed else ()
+    lines += [f"{remark.text}. Cure: {remark.cure}." for remark in remarks(verdict.counts, kernels)[:MAX_REMARKS]]
     if verdict.worst:
         worst = verdict.worst
         lines.append(
