@@ -245,6 +245,8 @@ def eval_(options: Namespace) -> int:
     limits = JudgeOptions(tune_points=config.search.tune_points, profile=options.profile, sanitize=options.sanitize)
     with JudgeClient(paths, config.device.target, options=limits, on_note=_tell) as judge:
         verdict = judge.judge(variant.key, text, options.file, options.seed)
+        if verdict.verified:
+            verdict = judge.again(variant.key, text, options.file, verdict)
     if options.json:
         _print_json(verdict)
     else:

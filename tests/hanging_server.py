@@ -1,6 +1,6 @@
 """The judging worker with a launch that hangs, as an endless kernel's does on a device, or with a target that corrupts results.
 
-`python hanging_server.py hang|corrupt ... PROJECT`
+`python hanging_server.py hang|corrupt|later ... PROJECT`; `later`: every process but the first of a project corrupts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,14 @@ class CorruptTarget(HostTarget):
         return report
 
 
+def later() -> HostTarget:
+    mark = Path(sys.argv[-1]) / "was-here"
+    first = not mark.exists()
+    mark.touch()
+    return HostTarget() if first else CorruptTarget()
+
+
 if __name__ == "__main__":
-    kind = {"hang": HangingTarget, "corrupt": CorruptTarget}[sys.argv[1]]
+    kind = {"hang": HangingTarget, "corrupt": CorruptTarget, "later": later}[sys.argv[1]]
     forge_tui.cuda.target.open_target = lambda name, images: kind()
     serve(Server(Path(sys.argv[-1])).handle)

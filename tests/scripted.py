@@ -95,6 +95,9 @@ class ScriptedJudge:
                             speedup_interval=(low, high))
         return Verdict("verified", "every check passed", settings={"BLOCK": 128}, timing=timing, image=image)
 
+    def confirm(self, variant_key: str, text: str, filename: str, *, settings: dict[str, int]) -> Verdict:
+        return self.judge(variant_key, text, filename, settings=settings)
+
 
 WRITER = '''
 """A writer for the command provider: the nth prompt of an operator gets the nth kernel of KERNELS."""

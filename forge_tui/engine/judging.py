@@ -26,6 +26,10 @@ class Judge(Protocol):
         """Build, check, tune, time. settings: of `[tune]`; only these are tried."""
         ...
 
+    def confirm(self, variant_key: str, text: str, filename: str, *, settings: dict[str, int]) -> Verdict:
+        """A winner once more, on inputs drawn anew and under the sanitizer where there is one."""
+        ...
+
     def close(self) -> None:
         """End the workers at once, also those at work."""
         ...
@@ -82,13 +86,13 @@ class Judges:
             with self._lock:
                 judge = self._enter(1)
             try:
-                return judge.judge(variant, text, filename, settings=settings)
+                return judge.confirm(variant, text, filename, settings=settings)
             finally:
                 judge.close()
         with self._lock:
             if self._second is None:
                 self._second = self._enter(1)
-        return self._second.judge(variant, text, filename, settings=settings)
+        return self._second.confirm(variant, text, filename, settings=settings)
 
     def _enter(self, workers: int) -> Judge:
         judge = self._stack.enter_context(self._open(workers))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import queue
 import re
@@ -11,6 +12,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from forge_tui import errors
 from forge_tui.cuda.worker import WorkerDied, WorkerError, WorkerProcess
@@ -121,6 +124,30 @@ class JudgeClient:
         self._counts[verdict.outcome] += 1
         return verdict
 
+    def confirm(self, variant_key: str, text: str, filename: str, *, settings: dict[str, int]) -> Verdict:
+        """A winner's second judgement, on inputs drawn anew, timed again, and under NVIDIA's sanitizer: where that cannot
+        run, a check of the verdict says so. In a fresh process if this client has judged nothing."""
+        return self.judge(variant_key, text, filename, settings=settings, options=replace(self.options, sanitize=True))
+
+    def again(self, variant_key: str, text: str, filename: str, first: Verdict) -> Verdict:
+        """A verified verdict with one more check: all of them made again, at its setting, in a fresh process, on draws of a
+        seed that follows from the first. Where that fails, it is the verdict."""
+        assert first.verified
+        worker = self._idle.get()
+        try:
+            if worker is not None:
+                self._forget(worker)                        # what it holds may be why the kernel was right
+        finally:
+            self._idle.put(None)
+        options = replace(self.options, time=False, sanitize=False, profile=False)
+        seed = next_seed(first.seed)
+        second = self.judge(variant_key, text, filename, seed, settings=dict(first.settings), options=options)
+        if not second.verified:
+            return replace(second, sentence=f"verified, but not when judged again in a fresh process: {second.sentence}",
+                           points=first.points, timing=first.timing, judged_s=first.judged_s + second.judged_s)
+        again = Check("fresh process", True, detail=f"all of it again in a process of its own, on draws of seed {seed}")
+        return replace(first, checks=(*first.checks, again), judged_s=first.judged_s + second.judged_s)
+
     # -- one request
 
     def _ask(self, worker: WorkerProcess, request: JudgeRequest, on_progress: OnProgress | None) -> Verdict:
@@ -217,6 +244,11 @@ class JudgeClient:
         except (OSError, ValueError):
             return []
         return ["--memory", str(max(2 << 30, int(free * MEMORY_SHARE / self._wanted)))]
+
+
+def next_seed(seed: int) -> int:
+    """Of the draws that follow those of `seed`: as unpredictable, and the same wherever that seed is given again."""
+    return int.from_bytes(hashlib.sha256(f"again {seed}".encode()).digest()[:6], "big")
 
 
 def worker_prefix(environment: Mapping[str, str]) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -32,6 +32,8 @@ NAMES = ("like the captured", "fresh weights", "permuted", "one element changed"
 
 JITTER = 0.05
 """Standard deviation, relative, of what is added to resampled values, so that none is a captured one."""
+PIECE = 1 << 22
+"""Elements made at a time: indices and float64 temporaries of one piece are 32 MiB each."""
 SPIKE = 1000.0
 """The spike, in units of the largest captured magnitude."""
 
@@ -123,31 +125,39 @@ class Drawer:
 
     def _resampled(self, tensor: str, source: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Captured values in a new order with repetition, moved a little: the distribution, zeros and masks stay."""
-        chosen = _pick(source, generator)
         statistics = self.statistics.get(tensor)
-        if not (statistics and (statistics.integral or statistics.lowest)):
+        jittered = not (statistics and (statistics.integral or statistics.lowest))
+        flat = source.reshape(-1)
+
+        def piece(part: torch.Tensor) -> torch.Tensor:
+            chosen = flat[torch.randint(0, flat.numel(), part.shape, generator=generator, device=part.device)]
+            if not jittered:
+                return chosen
             noise = torch.randn(chosen.shape, generator=generator, device=chosen.device)
             moved = (chosen.to(_wide(chosen)) * (1 + JITTER * noise)).to(chosen.dtype)
-            chosen = torch.where(moved.isfinite(), moved, chosen)
+            return torch.where(moved.isfinite(), moved, chosen)
+
+        chosen = _by_pieces(source, piece)
         if statistics and statistics.sorted_last and source.dim():
             chosen = chosen.sort(-1).values
         return chosen
 
     def _adversarial(self, name: str, tensor: str, source: torch.Tensor, generator: torch.Generator,
                      attempt: int) -> torch.Tensor:
-        wide = source.to(_wide(source))
         if name == "permuted":
             return _permuted(source, generator)
         if name == "one element changed":
-            return _with_one(source, -1.5 * float(_finite(wide).abs().max()) - 1.0, generator)
+            return _with_one(source, -1.5 * _largest(source) - 1.0, generator)
         if name == "large":
-            return (wide * _scale(source, 2.0 ** (10 - 5 * attempt))).to(source.dtype)
+            return _times(source, _scale(source, 2.0 ** (10 - 5 * attempt)))
         if name == "small":
-            return (wide * (2.0**-8 if source.dtype == torch.float16 else 2.0**-30)).to(source.dtype)
+            return _times(source, 2.0**-8 if source.dtype == torch.float16 else 2.0**-30)
         if name == "constant":
-            return _few_bits(_pick(_finite(wide), generator).reshape(-1)[0]).to(source.dtype).expand(source.shape)
+            place = torch.randint(0, source.numel(), (1,), generator=generator, device=source.device)
+            value = _finite(source.reshape(-1)[place].to(_wide(source)))[0]
+            return _few_bits(value).to(source.dtype).expand(source.shape)
         if name == "one spike":
-            largest = float(_finite(wide).abs().max()) or 1.0
+            largest = _largest(source) or 1.0
             return _with_one(self._resampled(tensor, source, generator),
                              largest * min(SPIKE, _scale(source, SPIKE)) / 32.0**attempt, generator)
         if name == "equal rows":
@@ -156,13 +166,8 @@ class Drawer:
             return rows[row].reshape((1,) * (source.dim() - 1) + (-1,)).expand(source.shape) if source.dim() else source
         if name == "sign flipped":
             return -source
-        signs = torch.randint(0, 2, source.shape, generator=generator, device=source.device) * 2 - 1
-        if name == "signed zeros":
-            return torch.zeros_like(source) * signs.to(source.dtype)
-        if name == "denormals":
-            fractions = torch.rand(source.shape, generator=generator, device=source.device, dtype=torch.float64)
-            return (fractions * torch.finfo(source.dtype).tiny * signs).to(source.dtype)
-        return self._with_infinities(source, generator)
+        kinds = {"signed zeros": _zeros, "denormals": _denormals}
+        return _by_pieces(source, lambda part: kinds.get(name, self._with_infinities)(part, generator))
 
     def _with_infinities(self, source: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """A quarter of the elements infinite, of the signs this operator or its captured inputs know."""
@@ -196,6 +201,41 @@ def _wide(tensor: torch.Tensor) -> torch.dtype:
 
 def _finite(values: torch.Tensor) -> torch.Tensor:
     return values.nan_to_num(0.0, 0.0, 0.0)
+
+
+def _by_pieces(source: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """What `make` makes of the elements, so many at a time that its temporaries stay small; contiguous, shaped as `source`."""
+    flat = source.reshape(-1)
+    if flat.numel() <= PIECE:
+        return make(flat).reshape(source.shape)
+    made = torch.empty_like(flat)
+    for begin in range(0, flat.numel(), PIECE):
+        made[begin:begin + PIECE] = make(flat[begin:begin + PIECE])
+    return made.reshape(source.shape)
+
+
+def _times(source: torch.Tensor, factor: float) -> torch.Tensor:
+    return _by_pieces(source, lambda part: (part.to(_wide(part)) * factor).to(part.dtype))
+
+
+def _largest(source: torch.Tensor) -> float:
+    """The largest finite magnitude."""
+    parts = source.reshape(-1).split(PIECE)
+    return float(torch.stack([_finite(part.to(_wide(part))).abs().max() for part in parts]).max())
+
+
+def _signs(source: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(0, 2, source.shape, generator=generator, device=source.device) * 2 - 1
+
+
+def _zeros(source: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.zeros_like(source) * _signs(source, generator).to(source.dtype)
+
+
+def _denormals(source: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    signs = _signs(source, generator)
+    fractions = torch.rand(source.shape, generator=generator, device=source.device, dtype=torch.float64)
+    return (fractions * torch.finfo(source.dtype).tiny * signs).to(source.dtype)
 
 
 def _pick(source: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -234,5 +274,4 @@ def _scale(source: torch.Tensor, wanted: float) -> float:
     """`wanted`, or less where values would pass 1024 in a format that ends at 65504 (448 in e4m3: then 16)."""
     most = torch.finfo(source.dtype).max
     cap = math.inf if most > 1e30 else 1024.0 if most > 1e4 else 16.0
-    largest = float(_finite(source.to(_wide(source))).abs().max()) or 1.0
-    return min(wanted, max(1.0, cap / largest))
+    return min(wanted, max(1.0, cap / (_largest(source) or 1.0)))

@@ -23,7 +23,7 @@ from forge_tui.engine.judge.insight import profiled, sanitized
 from forge_tui.engine.judge.halving import OVER, Budget, halve, ranking
 from forge_tui.engine.judge.options import JudgeOptions
 from forge_tui.engine.judge.proxy import Proxy, extrapolate, proxies, representative, whole
-from forge_tui.engine.judge.reference import NoReference, eager, in_place
+from forge_tui.engine.judge.reference import NoReference, eager, finite, in_place
 from forge_tui.engine.judge.timing import Timer, open_timer
 from forge_tui.engine.judge.trial import Failed, Trial, from_fault
 from forge_tui.engine.judge.tuning import Setting, settings_of
@@ -273,6 +273,7 @@ class _Judgement:
         raise failure
 
     def _full(self, setting: Setting) -> None:
+        self.own_sample = None                              # as large as an output; every check below makes its own
         drawer = Drawer(self.proxy.call, self.cut_samples, self.variant.statistics, self.seed)
         names = drawer.names()
         total = len(self.cut_samples) + len(names) + self.options.repeats
@@ -303,7 +304,7 @@ class _Judgement:
             except NoReference as reason:
                 self.checks.append(Check(f"draw {name}", True, detail=f"not made: eager refuses it ({reason})"))
                 return
-            if name not in ("large", "one spike") or all(bool(output.isfinite().all()) for output in own):
+            if name not in ("large", "one spike") or all(finite(output) for output in own):
                 break
         check, _ = self.trial.run(f"draw {name}", setting.program, setting.built, values, own, elsewhere=elsewhere)
         self.checks.append(check)

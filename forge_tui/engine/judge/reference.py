@@ -10,11 +10,11 @@ import torch
 from forge_tui.cuda.target import Target
 from forge_tui.engine.judge.fused import FusedComparer
 from forge_tui.engine.judge.memory import lay
-from forge_tui.engine.judge.tolerance import Comparer, Comparison
+from forge_tui.engine.judge.tolerance import Comparer, Comparison, pieces
 from forge_tui.engine.operators import independent_dims, lookup, materialize
 from forge_tui.specs import Call, Dtype, Items, Value
 
-SLAB_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
+SLAB_BYTES = {"cpu": 16 << 20, "cuda": 512 << 20}
 """Most bytes of the float64 reference held at once, where the operator can be cut, by kind of device."""
 PERTURBATIONS = 2
 LEAST_NORMAL = 2.0**-126
@@ -45,6 +45,11 @@ def in_place(call: Call, results: Sequence[torch.Tensor]) -> tuple[torch.Tensor,
     specs = dict(call.tensors())
     return tuple(lay(specs[call.aliases[name]], result) if name in call.aliases else result
                  for name, result in zip(call.output_names(), results, strict=True))
+
+
+def finite(tensor: torch.Tensor) -> bool:
+    """Whether every element is; in bounded memory."""
+    return all(bool(piece.isfinite().all()) for _, piece in pieces(tensor))
 
 
 def compare(call: Call, tensors: Tensors, own: Sequence[torch.Tensor], candidate: Sequence[torch.Tensor],

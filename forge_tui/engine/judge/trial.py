@@ -25,8 +25,8 @@ WORDS: dict[FaultKind, str] = {
 }
 
 
-ELSEWHERE_BYTES = 256 << 20
-"""Larger inputs stay in the one arena: a second would break the bound of three times the tensors."""
+BOTH_BYTES = 128 << 20
+"""Tensors up to this size may lie in two arenas at once; with larger ones that would break the bound of three times the tensors."""
 
 
 class Failed(Exception):
@@ -65,11 +65,18 @@ class Trial:
         self.target = target
         self.device = torch.device("cpu") if target.kind == "host" else torch.device("cuda", torch.cuda.current_device())
         self.seed = seed
-        self.arena = Arena(call, self.device)
-        self.small = sum(spec.span for _, spec in call.tensors()) <= ELSEWHERE_BYTES
+        self._arena: Arena | None = None
+        self.large = sum(spec.span for spec in (*(spec for _, spec in call.tensors()), *call.outputs)) > BOTH_BYTES
         generator = torch.Generator(device="cpu")
         generator.manual_seed(seed & ((1 << 63) - 1))
         self.patterns = Patterns(generator)
+
+    @property
+    def arena(self) -> Arena:
+        """Where all runs but those `elsewhere` take place."""
+        if self._arena is None:
+            self._arena = Arena(self.call, self.device)
+        return self._arena
 
     def run(self, name: str, program: Program, image: Image, values: dict[str, torch.Tensor],
             own: tuple[torch.Tensor, ...], *, elsewhere: bool = False) -> tuple[Check, RunReport]:
@@ -84,7 +91,9 @@ class Trial:
 
     def _run(self, name: str, program: Program, image: Image, values: dict[str, torch.Tensor],
              own: tuple[torch.Tensor, ...], elsewhere: bool) -> tuple[Check, RunReport]:
-        arena = Arena(realigned(self.call), self.device) if elsewhere and self.small else self.arena
+        if elsewhere and self.large:
+            self._arena = None
+        arena = Arena(realigned(self.call), self.device) if elsewhere else self.arena
         workspaces = arena.need(program.workspaces)
         self.patterns.turn()
         tensors = arena.begin(values, self.patterns)
