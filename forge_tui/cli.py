@@ -46,7 +46,8 @@ stdout is data, stderr is progress."""
 def entry() -> NoReturn:
     """The console script."""
     code = main(sys.argv[1:])
-    sys.stderr.flush()
+    if sys.stderr is not None:
+        sys.stderr.flush()
     _close_stdout()
     sys.exit(code)
 
@@ -321,6 +322,8 @@ def _say(text: str) -> None:
 
 def _close_stdout() -> None:
     """Flushes stdout here, so that a reader that has gone (`| head`) is no traceback at exit."""
+    if sys.stdout is None:  # closed by who started us
+        return
     try:
         sys.stdout.flush()
     except OSError:
@@ -328,7 +331,10 @@ def _close_stdout() -> None:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    try:
+        return " ".join(str(error).split())[:200]
+    except Exception:  # an exception's own __str__ may raise; the log has the traceback
+        return "no message"
 
 
 def _crash_log() -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
-import shutil
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from forge_tui.errors import ForgeError, MissingEnvironment, ProjectError
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from forge_tui.store.paths import ProjectPaths
     from forge_tui.store.project import ProjectConfig
 
+_data: TextIO | None = None
+"""What stdout was, while a user's model runs in this process; None: sys.stdout itself."""
 STOP_S = 30.0
 """How long `stop` waits: a run looks for requests between the steps of a judgement."""
 
@@ -56,11 +58,36 @@ def run(options: Namespace) -> int:
         config = _load(paths)
         if options.detach:
             return _detach(paths, options)
-        return _run(paths, config, options)
+        with _model_apart():
+            return _run(paths, config, options)
     except ForgeError as error:
         if options.json:
             _print_json(_failed(options.run, error))
         raise
+
+
+@contextmanager
+def _model_apart() -> Iterator[None]:
+    """Keeps stdout for data: what the user's model prints there, from Python or C, goes to stderr; also at exit.
+
+    A crash in native code, which ends the process, leaves the model's Python lines on stderr.
+    """
+    global _data
+    stdout = sys.stdout
+    if stdout is sys.__stdout__ and stdout is not None:
+        stdout.flush()
+        _data = os.fdopen(os.dup(1), "w", encoding=stdout.encoding, errors=stdout.errors)
+        with suppress(OSError):  # stderr is closed: then there is nowhere to send it
+            os.dup2(2, 1)
+        with suppress(OSError, ValueError):  # likewise
+            faulthandler.enable(all_threads=False)
+    else:  # a caller inside this process reads sys.stdout
+        _data, sys.stdout = stdout, sys.stderr
+    try:
+        yield
+    finally:
+        if sys.stdout is not stdout and _data is stdout:
+            sys.stdout, _data = stdout, None
 
 
 def _run(paths: ProjectPaths, config: ProjectConfig, options: Namespace) -> int:
@@ -164,11 +191,11 @@ def capture(options: Namespace) -> int:
     from forge_tui.engine.capture import capture_project
     from forge_tui.store.lock import ProjectLock
 
-    with ProjectLock(paths):
-        cards = capture_project(paths, _load(paths), _tell)
     from forge_tui.engine.show import render_cards
 
-    _print(render_cards(cards))
+    with _model_apart(), ProjectLock(paths):
+        cards = capture_project(paths, _load(paths), _tell)
+        _print(render_cards(cards))
     return 0
 
 
@@ -325,17 +352,17 @@ def bench(options: Namespace) -> int:
     config = _load(paths)
     state = load_state(paths)
     own = options.package is None
-    folder = Path(options.package or (state.packaged.path if state.packaged else paths.packages))
+    folder = Path(options.package or (state.packaged.path if state.packaged else paths.packages)).absolute()
     module = next(iter(folder.glob("forged_*/manifest.toml")), None)
     if module is None:
         raise ProjectError("there is no package to bench", where=str(folder), cure=f"forge-tui export {_relative(paths.root)}")
     target = "host" if resolve_device(config.device.target) == "host" else "cuda"
-    with ProjectLock(paths):
+    with _model_apart(), ProjectLock(paths):
         seed = secrets.randbits(31) if options.seed is None else options.seed
         result, dropped = run_bench(paths, config, module.parent, target, seed=seed, rounds=options.rounds, progress=_tell)
         if dropped and own:
             _export_without(paths, folder, module, dropped)
-    _print_json(result) if options.json else _print(render(result))
+        _print_json(result) if options.json else _print(render(result))
     return 0 if result.accepted else ProjectError.exit_code
 
 
@@ -384,13 +411,14 @@ def _cards(paths: ProjectPaths) -> OperatorFile:
 
 def _print(text: str) -> None:
     """Data. A reader that has gone (`| head`) does not end the command."""
+    stream = _data or sys.stdout
     try:
-        print(text, flush=True)
+        print(text, file=stream, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     except OSError as error:
         with suppress(OSError):  # what is still buffered would be a traceback at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise MissingEnvironment(f"cannot write the result: {(error.strerror or str(error)).lower()}", where="standard output",
                                  cure="send it somewhere with room; the project itself is saved") from error
 
@@ -409,7 +437,13 @@ def _tell(text: str) -> None:
 
 def _columns() -> int:
     """Of the terminal that stdout is; 100 elsewhere."""
-    return shutil.get_terminal_size((100, 24)).columns if sys.stdout is not None and sys.stdout.isatty() else 100
+    stream = _data or sys.stdout
+    if stream is None or not stream.isatty():
+        return 100
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 100
+    except OSError:  # a terminal that does not tell
+        return 100
 
 
 def _relative(path: Path) -> str:

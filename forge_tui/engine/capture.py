@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import secrets
 import time
 from collections.abc import Callable
@@ -16,14 +15,15 @@ from torch import nn
 from forge_tui.cuda.device import H200, DeviceFacts, find_gpu
 from forge_tui.engine.calltiming import call_us, forward_us, one_thread
 from forge_tui.engine.cards import FORMAT, OperatorFile, Skipped, Statistics, Variant, save_operators
-from forge_tui.engine.inputs import ModelInput, describe_input, make_inputs
+from forge_tui.engine.forward import open_model, run_forward
+from forge_tui.engine.inputs import ModelInput, describe_input
 from forge_tui.engine.operators import bytes_moved, lookup, materialize, operations
 from forge_tui.engine.recording import Recorder, Seen, outputs_agree, unseen_calls
 from forge_tui.engine.samples import KeptSample, SampleKeeper, find_in_files, save_sample, store_weight
-from forge_tui.engine.sources import LoadedModel, load_model
-from forge_tui.engine.sources.failures import failure, first_lines
+from forge_tui.engine.sources import LoadedModel
+from forge_tui.engine.sources.failures import first_lines
+from forge_tui.engine.sources.usercode import user_code
 from forge_tui.engine.statistics import statistics
-from forge_tui.errors import MissingEnvironment
 from forge_tui.store.paths import ProjectPaths
 from forge_tui.store.project import ProjectConfig
 
@@ -40,10 +40,9 @@ def capture_project(paths: ProjectPaths, config: ProjectConfig, progress: Progre
     Raises ProjectError and MissingEnvironment.
     """
     progress(f"loading {config.model.source}")
-    loaded = load_model(config.model, paths.root)
+    loaded, inputs = open_model(config, paths.root)
     for text in [loaded.description, *loaded.notes]:
         progress(text)
-    inputs = make_inputs(config.inputs, loaded, paths.root)
     device, facts = open_device(config.device.target)
     for text in device_lines(device, facts):
         progress(text)
@@ -77,25 +76,11 @@ def device_lines(device: torch.device, facts: DeviceFacts) -> list[str]:
     return lines
 
 
-def run_forward(loaded: LoadedModel, item: ModelInput) -> Any:
-    """One forward without gradients. Whatever the model raises becomes a ProjectError with the user's own lines."""
-    try:
-        with torch.no_grad():
-            return loaded.model(*item.args, **item.kwargs)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise MissingEnvironment(f"out of memory in the model's forward: {first_lines(error, 1)}", where=describe_input(item),
-                                 cure="use smaller inputs, or a smaller dtype") from error
-    except Exception as error:  # the user's model may raise anything
-        kind = type(loaded.model).__name__
-        raise failure(f"the forward of {kind} raised on {describe_input(item)}", error, own=loaded.own_file,
-                      cure=f"check the inputs against forward{inspect.signature(loaded.model.forward)}, or correct the "
-                           "model") from error
-
-
 def capture_model(loaded: LoadedModel, inputs: list[ModelInput], device: torch.device, facts: DeviceFacts, *,
                   samples: int = 2, byte_cap: int = 256 << 20, progress: Progress = lambda message: None) -> Capture:
     """Records a loaded model, in memory. samples: most kept of a variant. byte_cap: of all samples, weights aside."""
-    loaded.model.to(device)
+    with user_code(f"{type(loaded.model).__name__} cannot be moved to {device}", cure="correct the model", own=loaded.own_file):
+        loaded.model.to(device)
     inputs = [item.to(device) for item in inputs]
     progress(f"inputs: {'; '.join(item.label or describe_input(item) for item in inputs)}")
     run_forward(loaded, inputs[0])

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from forge_tui.engine.sources.failures import failure, first_lines, missing_file, nearest
+from forge_tui.engine.sources.failures import first_lines, missing_file, nearest
 from forge_tui.engine.sources.loaded import LoadedModel
+from forge_tui.engine.sources.usercode import user_code
 from forge_tui.errors import MissingEnvironment, ProjectError
 from forge_tui.store.project import InputsConfig
 
@@ -104,10 +105,8 @@ def _own_inputs(loaded: LoadedModel) -> list[ModelInput]:
 def _call(function: Any, own: Path | None, what: str) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)  # inputs that draw values are the same at every capture
-        try:
+        with user_code(f"{what} raised", cure="correct that function", own=own):
             return function()
-        except Exception as error:  # the user's function may raise anything
-            raise failure(f"{what} raised", error, own=own, cure="correct that function") from error
 
 
 def _from_function(file: str, name: str, loaded: LoadedModel, base: Path) -> list[ModelInput]:

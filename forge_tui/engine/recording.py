@@ -30,7 +30,7 @@ from forge_tui.specs import Call, Items, Opaque, TensorSpec, Value
 
 UNSEEN = "called from code that is not visible (TorchScript, C++)"
 UNBOUND = "its arguments fit no known signature"
-NOT_PLAIN = "its result is no plain tensor (a subclass, sparse, quantized)"
+NOT_PLAIN = "its result is no plain tensor (a subclass, sparse, quantized, or of a dtype that kernels do not know)"
 PARTLY_VIEW = "part of its result is a view"
 
 

@@ -11,6 +11,8 @@ from forge_tui.engine.cards import Statistics
 
 CHUNK = 1 << 20
 """Elements looked at in one piece: 8 MB as float64."""
+_ORDERED = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+                      torch.float64})
 MASK_VALUE = -1e4
 """A minimum at or below this that repeats is taken for the fill of a mask: -1e4 is the smallest that models use."""
 
@@ -98,4 +100,10 @@ def _sorted_last(tensor: torch.Tensor) -> bool:
         return False
     once = _distinct(tensor)
     pieces = [once] if once.ndim == 1 else _blocks(once)  # a cut would hide a step down between two pieces
+    pieces = (_comparable(piece) for piece in pieces)
     return all(bool((piece[..., 1:] >= piece[..., :-1]).all()) for piece in pieces)
+
+
+def _comparable(tensor: torch.Tensor) -> torch.Tensor:
+    """float8 and the wider unsigned integers have no order in torch: as float64, which keeps theirs."""
+    return tensor if tensor.dtype in _ORDERED else tensor.to(torch.float64)

@@ -13,9 +13,10 @@ from msgspec import Struct
 
 from forge_tui.engine.bench.agreement import Agreement, compare
 from forge_tui.engine.bench.rounds import Contender, measure
-from forge_tui.engine.inputs import ModelInput, make_inputs
+from forge_tui.engine.forward import open_model, run_forward
+from forge_tui.engine.inputs import ModelInput
 from forge_tui.engine.package.runtime import Backend, Entry, Package
-from forge_tui.engine.sources import LoadedModel, load_model
+from forge_tui.engine.sources import LoadedModel
 from forge_tui.store.paths import ProjectPaths
 from forge_tui.store.project import ProjectConfig
 
@@ -87,7 +88,7 @@ class Bench:
             return compare(self.inputs, self.seed, self._call, self._forged, float64)
 
     def _call(self, item: ModelInput) -> Any:
-        return self.model(*item.args, **item.kwargs)
+        return run_forward(self.loaded, item)
 
     def _forged(self, item: ModelInput) -> Any:
         with self.package.optimized(self.model):
@@ -198,8 +199,7 @@ def bench(paths: ProjectPaths, config: ProjectConfig, package: Path, target: Lit
           rounds: int, progress: Progress = lambda text: None) -> tuple[BenchResult, dict[str, str]]:
     """Bench the project's model with the package at `package` (its importable folder); the result, and what to drop."""
     progress("loading the model")
-    loaded = load_model(config.model, paths.root)
-    inputs = make_inputs(config.inputs, loaded, paths.root)
+    loaded, inputs = open_model(config, paths.root)
     backend: Backend | None = None
     if target == "host":
         from forge_tui.engine.package.host_backend import HostBackend

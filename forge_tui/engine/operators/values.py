@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from forge_tui.specs import MAX_ALIGN, Call, Dtype, Items, Opaque, TensorSpec, Value
+from forge_tui.specs import ITEMSIZE, MAX_ALIGN, Call, Dtype, Items, Opaque, TensorSpec, Value
 
 _FORMATS = {str(item): item for item in (torch.channels_last, torch.channels_last_3d, torch.contiguous_format,
                                          torch.preserve_format)}
@@ -22,15 +22,20 @@ def describe(operator: str, arguments: Mapping[str, Any], outputs: tuple[torch.T
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is memory with strides and nothing more: no subclass, no sparse, quantized or meta tensor, and none
-    that a functorch transform (vmap, grad) has wrapped."""
+    """Whether a tensor is memory with strides and nothing more: no subclass, no sparse, quantized or meta tensor, none that
+    a functorch transform (vmap, grad) has wrapped, no view that conjugates or negates, and of a dtype that kernels know."""
     return (type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and tensor.layout == torch.strided
             and not tensor.is_quantized and tensor.device.type != "meta"
-            and not torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+            and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+            and not tensor.is_conj() and not tensor.is_neg() and _dtype_name(tensor) in ITEMSIZE)
+
+
+def _dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def tensor_spec(tensor: torch.Tensor, weight: str | None = None) -> TensorSpec:
-    return TensorSpec(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(tensor.stride()),
+    return TensorSpec(_dtype_name(tensor), tuple(tensor.shape), tuple(tensor.stride()),
                       alignment(tensor), weight)
 
 
@@ -44,7 +49,8 @@ def to_value(value: Any, weight_name: Callable[[torch.Tensor], str | None] = lam
     """One argument as a record. What no kernel can use becomes `Opaque`."""
     if isinstance(value, torch.Tensor):
         if not is_plain(value):
-            return Opaque(f"{type(value).__name__}, {value.layout}")
+            return Opaque(f"{type(value).__name__}, {_dtype_name(value)}, {str(value.layout).removeprefix('torch.')}"
+                          f"{', conjugated' * value.is_conj()}{', negated' * value.is_neg()}")
         return tensor_spec(value, weight_name(value))
     if value is None or isinstance(value, bool):
         return value

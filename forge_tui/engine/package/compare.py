@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 
 
 def tensors_of(output: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in a model's output, in order: mappings, sequences and dataclass-like outputs are walked."""
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, dict):
-        for value in output.values():
-            yield from tensors_of(value)
-    elif isinstance(output, (list, tuple)):
-        for value in output:
-            yield from tensors_of(value)
+    """Every tensor in a model's output, in order: mappings, sequences and dataclasses are walked, however deep, each once."""
+    waiting, seen = [output], set()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, torch.Tensor):
+            yield value
+            continue
+        if isinstance(value, dict):
+            inner = list(value.values())
+        elif isinstance(value, (list, tuple)):
+            inner = list(value)
+        elif is_dataclass(value) and not isinstance(value, type):
+            inner = [getattr(value, item.name, None) for item in fields(value)]
+        else:
+            continue
+        if id(value) not in seen:  # a list may hold itself
+            seen.add(id(value))
+            waiting += reversed(inner)
 
 
 def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:

@@ -8,6 +8,7 @@ import torch
 
 from forge_tui.engine.sources.failures import missing_file, nearest
 from forge_tui.engine.sources.loaded import LoadedModel, describe_model
+from forge_tui.engine.sources.usercode import user_code
 from forge_tui.errors import ProjectError
 from forge_tui.store.project import ModelConfig
 
@@ -33,10 +34,11 @@ def load_model(config: ModelConfig, base: Path) -> LoadedModel:
         path = _path(config.weights, base)
         loaded.weight_files = load_weights(loaded.model, path)
         note = f"weights from {path.name}"
-    if dtype is not None:
-        loaded.model.to(dtype)
-        loaded.explicit_dtype = dtype
-    loaded.model.eval()
+    with user_code(f"{type(loaded.model).__name__} cannot be made ready", cure="correct its eval() or to()", own=loaded.own_file):
+        if dtype is not None:
+            loaded.model.to(dtype)
+            loaded.explicit_dtype = dtype
+        loaded.model.eval()
     align_weights(loaded.model)
     loaded.description = describe_model(config.source, loaded.model, note)
     if config.weights == RANDOM:

@@ -7,8 +7,10 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
-from forge_tui.errors import ProjectError
+from forge_tui.errors import Interrupted, ProjectError
 
+MOST_CHARACTERS = 1000
+"""Of an exception's message that are shown."""
 SHOWN_FRAMES = 4
 """Innermost lines of the user's code that a message shows."""
 
@@ -23,13 +25,29 @@ def failure(what: str, error: BaseException, *, cure: str, own: Path | None = No
     last = mine[-1] if mine else (frames[-1] if frames else None)
     where = f"{_short(last.filename)}:{last.lineno}" if last else None
     lines = "".join(f"\n  {_short(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}" for frame in mine)
-    return ProjectError(f"{what}: {type(error).__name__}: {first_lines(error)}{lines}", where=where, cure=cure)
+    return ProjectError(f"{what}: {kind_of(error)}: {first_lines(error)}{lines}", where=where, cure=cure)
+
+
+def kind_of(error: BaseException) -> str:
+    """The exception's class, as people know it."""
+    return {"_ProcessExit": "exit"}.get(type(error).__name__, type(error).__name__)
 
 
 def first_lines(error: BaseException, most: int = 3) -> str:
-    """The start of an exception's message on one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return "; ".join(lines[:most]) or "no message"
+    """The start of an exception's message on one line, at most MOST_CHARACTERS; `no message` where it has none to give."""
+    lines = [line.strip() for line in said(error).splitlines() if line.strip()]
+    text = "; ".join(lines[:most]) or "no message"
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} ..."
+
+
+def said(error: BaseException) -> str:
+    """`str(error)`, which is code of the exception's own and may raise itself."""
+    try:
+        return str(error)
+    except Interrupted:
+        raise
+    except BaseException as second:  # whatever the user's __str__ raises, the first exception is what went wrong
+        return f"its message cannot be shown: __str__ raised {type(second).__name__}"
 
 
 def nearest(name: str, known: Iterable[str], *, limit: int = 8) -> str:

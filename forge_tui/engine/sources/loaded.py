@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 
 @dataclass
@@ -39,8 +40,9 @@ class LoadedModel:
 
 
 def describe_model(source: str, model: nn.Module, note: str = "") -> str:
-    count = sum(item.numel() for item in model.parameters())
-    dtype = next((str(item.dtype).removeprefix("torch.") for item in model.parameters() if item.is_floating_point()), "")
+    known = [item for item in model.parameters() if not is_lazy(item)]
+    count = sum(item.numel() for item in known)
+    dtype = next((str(item.dtype).removeprefix("torch.") for item in known if item.is_floating_point()), "")
     parts = [f"{source}: {type(model).__name__}", f"{_count(count)} parameters", dtype, note]
     return ", ".join(part for part in parts if part)
 

@@ -16,7 +16,8 @@ from torch import nn
 
 from forge_tui.engine.sources.failures import failure, missing_file, nearest
 from forge_tui.engine.sources.loaded import LoadedModel
-from forge_tui.errors import ProjectError
+from forge_tui.engine.sources.usercode import user_code
+from forge_tui.errors import ForgeError, ProjectError
 
 SEED = 0
 """Models that draw their own weights are built from this seed, so that two captures see the same ones."""
@@ -33,16 +34,23 @@ def import_file(path: Path) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     try:
-        spec.loader.exec_module(module)
+        with user_code(f"{path.name} cannot be imported", cure="correct that line", own=path):
+            _execute(spec.loader, module, path)
+    except ForgeError:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _execute(loader: Any, module: ModuleType, path: Path) -> None:
+    try:
+        loader.exec_module(module)
     except SyntaxError as error:  # also raised for bytes that are no text at all, then without a line
         place = f"{error.filename or path}:{error.lineno}" if error.lineno else str(path)
         raise ProjectError(f"syntax error: {error.msg}: {(error.text or '').strip()}", where=place,
                            cure="correct that line" if error.lineno else "give a Python source file in UTF-8") from error
     except ImportError as error:
         raise _import_error(error, path) from error
-    except Exception as error:  # the user's module may raise anything while it is imported
-        raise failure(f"{path.name} cannot be imported", error, own=path, cure="correct that line") from error
-    return module
 
 
 def load_file(path: Path, arguments: dict[str, Any]) -> LoadedModel:
@@ -78,12 +86,11 @@ def _load_kernelbench(module: ModuleType, path: Path, arguments: dict[str, Any])
 def load_factory(source: str, arguments: dict[str, Any]) -> LoadedModel:
     """`package.module:callable`, called with `arguments`."""
     module_name, _, attribute = source.partition(":")
-    try:
-        target: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise _import_error(error, None, source) from error
-    except Exception as error:  # any module may raise anything while it is imported
-        raise failure(f"{module_name} cannot be imported", error, cure="correct it, or use another source") from error
+    with user_code(f"{module_name} cannot be imported", cure="correct it, or use another source"):
+        try:
+            target: Any = importlib.import_module(module_name)
+        except ImportError as error:
+            raise _import_error(error, None, source) from error
     for part in attribute.split("."):
         if not hasattr(target, part):
             raise ProjectError(f"{module_name} has no {attribute!r}", where=source,
@@ -105,12 +112,11 @@ def _build(build: Callable[..., Any], arguments: dict[str, Any], what: str, own:
         pass
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        try:
-            model = build(**arguments)
-        except ImportError as error:
-            raise _import_error(error, own) from error
-        except Exception as error:  # the user's constructor may raise anything
-            raise failure(f"{what} raised", error, own=own, cure="correct the constructor or its arguments") from error
+        with user_code(f"{what} raised", cure="correct the constructor or its arguments", own=own):
+            try:
+                model = build(**arguments)
+            except ImportError as error:
+                raise _import_error(error, own) from error
     if not isinstance(model, nn.Module):
         raise ProjectError(f"{what} returned {type(model).__name__}, not a torch.nn.Module",
                            where=str(own) if own else None, cure="return the model itself")

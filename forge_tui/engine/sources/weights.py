@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from forge_tui.engine.sources.failures import first_lines, missing_file
 from forge_tui.errors import ProjectError
@@ -23,7 +24,8 @@ def load_weights(model: nn.Module, path: Path) -> tuple[Path, ...]:
     """
     files, state = read_state(path)
     _check(model, state, path)
-    model.load_state_dict(state, strict=False)
+    # A parameter on the meta device has no memory to copy into: it takes the file's tensor.
+    model.load_state_dict(state, strict=False, assign=any(tensor.is_meta for tensor in model.state_dict().values()))
     return files
 
 
@@ -72,8 +74,11 @@ def _state_dict(path: Path) -> dict[str, torch.Tensor]:
 
 def _check(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
     own = model.state_dict()
-    present = {own[name].data_ptr() for name in state if name in own}
-    missing = [name for name in own if name not in state and own[name].data_ptr() not in present]  # tied ones are there
+    lazy = {name for name, tensor in own.items() if is_lazy(tensor)}  # takes any shape
+    own = {name: tensor for name, tensor in own.items() if name not in lazy or name not in state}
+    state = {name: tensor for name, tensor in state.items() if name not in lazy}
+    present = {own[name].data_ptr() for name in state if name in own and not own[name].is_meta}
+    missing = [name for name in own if name not in state and (name in lazy or own[name].data_ptr() not in present)]  # tied ones are there
     unexpected = [name for name in state if name not in own]
     shapes = [f"{name} is {tuple(state[name].shape)}, the model has {tuple(own[name].shape)}"
               for name in own if name in state and own[name].shape != state[name].shape]
@@ -99,7 +104,7 @@ def align_weights(model: nn.Module) -> None:
     """
     seen: dict[int, torch.Tensor] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided or not tensor.numel():
+        if is_lazy(tensor) or tensor.device.type != "cpu" or tensor.layout != torch.strided or not tensor.numel():
             continue
         address = tensor.data_ptr()
         if address % MAX_ALIGN:
