@@ -113,7 +113,15 @@ CASES = [
             HEAD + INDEX + "  float v[8]; for (int j = 0; j < 8; j++) v[j] = input[(i + j) % n];\n  int p = (i & 7) + @;\n  v[p] = 1;  // here\n"
             "  float s = 0; for (int j = 0; j < 8; j++) s += v[j] * v[(i + j) & 7]; out[i] = s; }", "1", "0", says="local"),
     Planted("index overflow", "out_of_bounds",
-            HEAD + INDEX + "  @ big = 3000000;\n  out[i] = input[(big * (i + 1000) / 3000000 - 1000 + 128) % 128];  // here\n}", "int", "long long"),
+            HEAD + INDEX + "  @ big = 3000000;\n  out[i] = input[(big * (i + 1000) / 3000000 - 1000 + 128) % 128];  // here\n}", "int", "long long"),      # folded by the compiler: the overflow itself is in no instruction
+    Planted("product of sizes overflows", "out_of_bounds",
+            HEAD + INDEX + "  int row = n * 1000 + i;  // 128064 rows of 131072\n  long long at = @row * (n * 1024);\n  if (i >= 0)\n    out[i] = input[at >> 30];  // here\n}",
+            "", "(long long)", arguments=("input", "out", 128), says="its index overflowed 32 bits on line 4: 16384000 << 10 = 16777216000 is no int any more"),
+    Planted("unsigned index below zero", "out_of_bounds",
+            HEAD + INDEX + "  unsigned at = i;\n  out[i] = input[at - @];  // here\n}", "1u", "0u", says="0 + -1 = -1 is no unsigned"),
+    Planted("offset grows in a loop until it overflows", "out_of_bounds",
+            HEAD + INDEX + "  int at = i; float v = 0;\n#pragma unroll 1\n  for (int j = 0; j < @; j++) {\n    v += input[at & (at >> 31 | 127)]; // here\n"
+            "    at += n << 20; }\n  out[i] = v; }", "40", "12", says="overflowed 32 bits"),
 ]
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from forge_tui.cuda.faults import CandidateFault
 from forge_tui.cuda.host.analyse import BLOCK, THREAD
 from forge_tui.cuda.host.lower import EXIT
+from forge_tui.cuda.host.overflow import explained
 
 if TYPE_CHECKING:
     from forge_tui.cuda.host.run import Machine
@@ -69,6 +70,8 @@ class Scheduler:
             self.restore()
         try:
             out = machine.whole[index](machine.live) if mask is None else machine.masked[index](mask)
+        except CandidateFault as fault:
+            raise explained(machine, index, fault) from None
         except (AttributeError, TypeError, ValueError, LookupError, RuntimeError, AssertionError) as error:
             # A form of an instruction that its handler mistook. Our fault: said as such, never a verdict on the candidate.
             line = machine.kernel.blocks[index].instructions[0].line
