@@ -11,6 +11,8 @@ from hostkit import launch, needs_nvrtc, run
 
 from forge_tui.cuda.host import launch as launching
 from forge_tui.cuda.host.run import Machine
+from forge_tui.cuda.host.target import HostTarget
+from forge_tui.cuda.program import Workspace
 from forge_tui.cuda.host.schedule import Scheduler
 
 pytestmark = needs_nvrtc
@@ -61,3 +63,30 @@ def test_waiting_lanes_make_the_chunk_wide_and_it_goes_on(monkeypatch: pytest.Mo
     run(source, {"out": out}, launch("k", 3, 128, "out", 5))
     assert torch.equal(out.long(), (100 + 5 * torch.arange(128)).expand(3, 128))
     assert widened, "lanes were torn apart that share a loop counter: the guard must have seen it"
+
+
+@pytest.mark.parametrize("schedule", ["first warp first", "last warp first", "random 3"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda test: test.__name__.removeprefix("test_"))
+def test_results_of_right_programs_do_not_depend_on_the_order_of_warps(program, schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostTarget, "schedule", property(lambda self: schedule, lambda self, value: None), raising=False)
+    program()
+
+
+ORDER = """extern "C" __global__ void k(int* out, volatile int* last) {
+  int w = threadIdx.x / 32;
+  for (int j = 0; j < 4; j++) { if (threadIdx.x % 32 == 0 && j == w) last[blockIdx.x] = w; @ }
+  __syncthreads(); out[blockIdx.x * 128 + threadIdx.x] = last[blockIdx.x]; }"""
+
+
+def test_an_order_bug_shows_as_different_results() -> None:
+    """Volatile stores are signals and no races: whose comes last is the order's."""
+    def results(source: str, schedule: str) -> list[int]:
+        target, out = HostTarget(), torch.zeros(4, 128, dtype=torch.int32)
+        target.schedule = schedule
+        run(source, {"out": out}, launch("k", 4, 128, "out", "last"), workspaces=(Workspace("last", "int32", (4,), 0),), target=target)
+        return out.flatten().tolist()
+
+    wrong, right = ORDER.replace("@", ""), ORDER.replace("@", "__syncthreads();")
+    assert set(results(wrong, "first warp first")) == {3} and set(results(wrong, "last warp first")) == {0}
+    for schedule in ("in step", "first warp first", "last warp first", "random 1", "random 2"):
+        assert set(results(right, schedule)) == {3}, schedule

@@ -15,6 +15,7 @@ from forge_tui.cuda.host.counts import Tally
 from forge_tui.cuda.host.generate import Emitter
 from forge_tui.cuda.host.lower import Kernel, lower
 from forge_tui.cuda.host.memory import MAX_BUFFERS, Buffer
+from forge_tui.cuda.host.orders import IN_STEP, chunk_order
 from forge_tui.cuda.host.parser import parse_ptx
 from forge_tui.cuda.host.ptx import SIZES, Module, PtxError
 from forge_tui.cuda.host.run import Machine
@@ -94,13 +95,14 @@ def _granule(kernel: Kernel, space: str) -> int:
     return min([4, *sizes])
 
 
-def run_launch(loaded: LoadedModule, launch: Launch, buffers: dict[str, Buffer], budget: int, deadline_s: float) -> LaunchCounts:
+def run_launch(loaded: LoadedModule, launch: Launch, buffers: dict[str, Buffer], budget: int, deadline_s: float,
+               schedule: str = IN_STEP) -> LaunchCounts:
     """Run one launch to its end. `buffers`: every tensor and workspace by name. Raises CandidateFault."""
     kernel = loaded.kernel(launch.kernel)
     if launch.cluster is not None and launch.cluster != (1, 1, 1):
         raise CandidateFault("not_interpretable", f"not interpretable: a cluster launch of {launch.kernel}", kernel=launch.kernel)
     parameters = _parameters(kernel, launch.arguments, buffers)
-    geometry = Geometry(launch.grid, launch.block, launch.shared, parameters, budget, time.monotonic() + deadline_s)
+    geometry = Geometry(launch.grid, launch.block, launch.shared, parameters, budget, time.monotonic() + deadline_s, schedule)
     translations = loaded.translate(launch.kernel, launch.block, launch.grid)
     table: list[Buffer | None] = list(buffers.values())
     for name, data in (("constant data", kernel.constant_data), ("kernel parameters", parameters)):
@@ -144,7 +146,7 @@ def _run_chunks(translations: Translations, geometry: Geometry, table: list[Buff
     machine: Machine | None = None
     sharing = sharing_of(translations.kernel, geometry.blocks)
     sampled = {0, chunks // 2}       # whose memory traffic is counted
-    for number, first in enumerate(range(0, geometry.blocks, size)):
+    for number, first in enumerate(chunk_order(geometry.schedule, list(range(0, geometry.blocks, size)))):
         count = min(size, geometry.blocks - first)
         if machine is None or machine.blocks != count:
             machine = Machine(translations, geometry, table, count, tally)

@@ -17,7 +17,7 @@ from forge_tui.cuda.host.checks import SharedShadow
 from forge_tui.cuda.host.counts import Tally
 from forge_tui.cuda.host.generic import GenericMemory
 from forge_tui.cuda.host.memory import Buffer, GlobalMemory
-from forge_tui.cuda.host.schedule import Scheduler
+from forge_tui.cuda.host.orders import scheduler_of
 from forge_tui.cuda.host.translation import Geometry, Translations, Variant
 from forge_tui.cuda.host.values import Values
 from forge_tui.cuda.host.warp import POISON, Warps
@@ -142,7 +142,7 @@ class Machine:
         self.copies.reset()
         self.live, self.live_count = None, self.lanes
         self.barriers = Barriers(self)
-        self.scheduler = Scheduler(self)
+        self.scheduler = scheduler_of(self, self.geometry.schedule)
         with np.errstate(all="ignore"):
             self.scheduler.run()
 

@@ -36,6 +36,8 @@ class Scheduler:
         """Lanes of waiting loops that stand back."""
         self.visits: dict[int, int] = {}
         self.steps = self.held_until = self.executed = 0
+        self.patience = 1
+        """How many steps one instruction of every thread may take."""
 
     def run(self) -> None:
         """Until no lane is left. Raises CandidateFault."""
@@ -63,7 +65,7 @@ class Scheduler:
         self.executed += 1
         self.steps += size
         machine.tally.executed(machine, index, size, here, machine.live if mask is None else mask)
-        if self.steps > machine.geometry.budget or self.executed % 512 == 0 and time.monotonic() > machine.geometry.deadline:
+        if self.steps > machine.geometry.budget * self.patience or self.executed % 512 == 0 and time.monotonic() > machine.geometry.deadline:
             block = machine.kernel.blocks[index]
             machine.fault("endless", f"still running after {self.steps} instructions a thread", machine.active(mask), block.last.line)
         if self.held and self.executed > self.held_until:

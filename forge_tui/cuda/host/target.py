@@ -15,6 +15,7 @@ from forge_tui.cuda.device import H200, DeviceFacts
 from forge_tui.cuda.faults import CandidateFault
 from forge_tui.cuda.host.launch import LoadedModule, run_launch
 from forge_tui.cuda.host.memory import Buffer
+from forge_tui.cuda.host.orders import IN_STEP
 from forge_tui.cuda.program import Image, KernelInfo, Program, Workspace
 from forge_tui.cuda.target import BUILD_DEADLINE_S, RunReport
 
@@ -45,6 +46,8 @@ class HostTarget:
         self.lost: CandidateFault | None = None
         self.budget = budget
         self.deadline_s = deadline_s
+        self.schedule = IN_STEP
+        """Order of warps and blocks of the next runs (`orders`)."""
         self._loaded: OrderedDict[str, LoadedModule] = OrderedDict()
 
     def build(self, program: Program) -> Image:
@@ -88,7 +91,7 @@ class HostTarget:
             if 0 in launch.grid:
                 continue
             self._check_limits(loaded, launch.kernel, launch.block, launch.grid, launch.shared)
-            counts.append(run_launch(loaded, launch, buffers, self.budget, self.deadline_s))
+            counts.append(run_launch(loaded, launch, buffers, self.budget, self.deadline_s, self.schedule))
         return RunReport(tuple(counts))
 
     def _load(self, image: Image, filename: str) -> LoadedModule:

@@ -25,6 +25,8 @@ class Geometry:
     """Vector instructions a chunk may execute before it is called endless."""
     deadline: float
     """`time.monotonic()` after which it is called endless."""
+    schedule: str = "in step"
+    """Order of warps and blocks (`orders`)."""
 
     @property
     def threads(self) -> int:
