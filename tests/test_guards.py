@@ -36,6 +36,20 @@ def test_overlapping_and_gapped_layouts() -> None:
     assert bool(gapped.stray()) and "gap" in gapped.overrun()
 
 
+@pytest.mark.parametrize(("numel", "align", "step"), [(100, 64, 512), (1 << 19, 64, 2 << 20), (100, 4, 8), (1 << 19, 16, 32)])
+def test_tensors_lie_as_an_allocator_puts_them_or_exactly_as_promised(numel: int, align: int, step: int) -> None:
+    spec = TensorSpec("float32", (numel,), (1,), align)
+    as_allocated, exact = Guarded("x", spec, "cpu", True), Guarded("x", spec, "cpu")
+    assert as_allocated.tensor.data_ptr() % step == (0 if align == 64 else align)
+    assert exact.tensor.data_ptr() % (2 * align) == align
+    for buffer in (as_allocated, exact):
+        buffer.poison(b"abcdefgh")
+        buffer.tensor.fill_(1.0)
+        assert not bool(buffer.stray())
+        buffer.raw[buffer.end] ^= 1
+        assert bool(buffer.stray())
+
+
 def test_one_look_finds_a_changed_input_first() -> None:
     spec = TensorSpec("float32", (10,), (1,), 4)
     arena = Arena(Call("torch.relu", {"input": spec}, (spec,), {}), "cpu")

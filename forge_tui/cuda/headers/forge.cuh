@@ -66,8 +66,14 @@ enum class cache {
     normal,
     read_only,      // ld.global.nc: data that no thread of this launch writes
     streaming,      // evict first: read or written once and not soon again
+    resident,       // stores only: to be kept in the L2 as long as it can (sm_80): the last of it is read again, or never has to leave
     bypass_l1       // L2 only
 };
+
+// For a tunable: 0, 1, 2.
+FORGE_FN constexpr cache store_hint(int number) {
+    return number == 2 ? cache::resident : number == 1 ? cache::streaming : cache::normal;
+}
 
 template <cache hint, class Word> FORGE_FN Word load_word(const Word* p) {
     if constexpr (hint == cache::read_only) return __ldg(p);
@@ -75,8 +81,25 @@ template <cache hint, class Word> FORGE_FN Word load_word(const Word* p) {
     else if constexpr (hint == cache::bypass_l1) return __ldcg(p);
     else return *p;
 }
+// A store of 4, 8 or 16 bytes under the L2's policy "evict last".
+FORGE_FN unsigned long long evict_last() {
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+FORGE_FN void store_resident(unsigned* p, unsigned v) {
+    asm volatile("st.global.L2::cache_hint.b32 [%0], %1, %2;" ::"l"(p), "r"(v), "l"(evict_last()) : "memory");
+}
+FORGE_FN void store_resident(uint2* p, uint2 v) {
+    asm volatile("st.global.L2::cache_hint.v2.b32 [%0], {%1, %2}, %3;" ::"l"(p), "r"(v.x), "r"(v.y), "l"(evict_last()) : "memory");
+}
+FORGE_FN void store_resident(uint4* p, uint4 v) {
+    asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;"
+                 ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "l"(evict_last()) : "memory");
+}
 template <cache hint, class Word> FORGE_FN void store_word(Word* p, Word v) {
     if constexpr (hint == cache::streaming) __stcs(p, v);
+    else if constexpr (hint == cache::resident) store_resident(p, v);
     else if constexpr (hint == cache::bypass_l1) __stcg(p, v);
     else *p = v;
 }
@@ -214,6 +237,18 @@ template <int threads> FORGE_FN float block_max(float v, float* scratch) {
     return block_merge<threads>(max_state{v}, reinterpret_cast<max_state*>(scratch)).value;
 }
 
+// Who merges the states of one row: the lanes of a warp, or a whole block by shared memory of as many States as it has warps for each
+// `use`; of one use after another no barrier is needed between.
+template <int lanes> struct by_lanes {
+    template <class State> FORGE_FN State merge(State state, int = 0) const { return warp_merge<lanes>(state); }
+};
+template <int threads> struct by_block {
+    void* scratch;
+    template <class State> FORGE_FN State merge(State state, int use = 0) const {
+        return block_merge<threads>(state, reinterpret_cast<State*>(scratch) + use * (threads / 32));
+    }
+};
+
 // Count, mean and sum of squared deviations of a set. Merging sets costs no digits, however large the mean (T. F. Chan,
 // G. H. Golub, R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979).
 struct moments {
@@ -282,6 +317,12 @@ FORGE_FN float exp2_approx(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+
+// e^x as closely as a result of Type can show: for 16-bit types 2^(x log2(e)) by one instruction, wrong by 2^-22 + |x| 2^-23.
+template <class Type> FORGE_FN float exp_for(float x) {
+    if constexpr (sizeof(Type) == 2) return exp2_approx(x * 1.4426950408889634f);
+    else return expf(x);
 }
 
 // ---- copies to shared memory (sm_80) -------------------------------------------------------------------------------

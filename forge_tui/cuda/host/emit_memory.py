@@ -150,6 +150,12 @@ def _st(e: Emitter, i: Instruction) -> None:
     e.line(f"{memory}.store({address}, {offset}, {size}, ({values},), {e.mask}, {i.line}{_ordered(i)})")
 
 
+@handles("createpolicy")
+def _createpolicy(e: Emitter, i: Instruction) -> None:
+    """A cache policy: loads and stores that take one are counted like any other."""
+    e.line(f"copyto({e.write(i.args[0], 'u64')}, np.uint64(0))")
+
+
 def _ordered(i: Instruction) -> str:
     """Whether an access is meant to be seen by other lanes at once: a signal, not a race."""
     return ", True" if {"volatile", "relaxed", "acquire", "release", "mmio"} & set(i.parts) else ""

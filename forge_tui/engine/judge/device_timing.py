@@ -91,7 +91,7 @@ class _Set:
         self.target = target
         self.trial = trial
         self.values = values
-        self.arena = Arena(trial.call, trial.device)
+        self.arena = Arena(trial.call, trial.device, as_allocated=True)
         workspaces = self.arena.need(setting.full.workspaces)
         trial.patterns.turn()
         tensors = self.arena.begin(values, trial.patterns)

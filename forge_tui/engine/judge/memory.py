@@ -11,7 +11,7 @@ import torch
 
 from forge_tui.cuda.program import Workspace
 from forge_tui.engine.judge.tolerance import pieces
-from forge_tui.specs import Call, TensorSpec
+from forge_tui.specs import MAX_ALIGN, Call, TensorSpec
 
 GUARD = 4096
 """Bytes of guard band on each side: more than any vector access or one row of a stray tile of small rows reaches."""
@@ -19,21 +19,28 @@ ALIGN = 256
 """What kernel files may assume of outputs and workspaces."""
 
 
+SMALL_STEP, LARGE_STEP, LARGE_BYTES = 512, 2 << 20, 1 << 20
+"""Where torch's CUDA allocator begins tensors: small ones at multiples of 512 bytes, larger ones in segments of whole 2 MiB pages
+(c10/cuda/CUDACachingAllocator.cpp)."""
+
+
 class Guarded:
-    """One buffer with a band on each side, laid out as `spec`, at exactly `spec.align` and no better.
+    """One buffer with a band on each side, laid out as `spec`, at exactly `spec.align` and no better; or, `as_allocated`, where
+    torch's CUDA allocator would put a tensor that is not a misaligned view.
 
     `poison` fills bands, gaps between strided elements, and the contents, with a pattern of eight bytes that is new
     each time, so that nothing a former launch left can be taken for a result.
     """
 
-    def __init__(self, name: str, spec: TensorSpec, device: torch.device | str) -> None:
+    def __init__(self, name: str, spec: TensorSpec, device: torch.device | str, as_allocated: bool = False) -> None:
         self.name = name
         self.spec = spec
         dtype = getattr(torch, spec.dtype)
         padded = -(-spec.span // 8) * 8
-        raw = torch.empty(2 * GUARD + 2 * ALIGN + padded, dtype=torch.uint8, device=device)
-        wanted = spec.align % ALIGN
-        self.begin = GUARD + (wanted - (raw.data_ptr() + GUARD)) % ALIGN
+        grid = ALIGN if not as_allocated else SMALL_STEP if spec.span < LARGE_BYTES else LARGE_STEP
+        wanted = 0 if as_allocated and spec.align >= MAX_ALIGN else spec.align % grid
+        raw = torch.empty(2 * GUARD + 2 * ALIGN + grid + padded, dtype=torch.uint8, device=device)
+        self.begin = GUARD + (wanted - (raw.data_ptr() + GUARD)) % grid
         self.end = self.begin + spec.span
         self.raw = raw
         self.pattern = bytes(8)
@@ -113,10 +120,12 @@ class Arena:
     `begin` poisons, `problem` says afterwards what was written where nothing may be.
     """
 
-    def __init__(self, call: Call, device: torch.device | str) -> None:
+    def __init__(self, call: Call, device: torch.device | str, as_allocated: bool = False) -> None:
+        """as_allocated: inputs and outputs begin where a model's own would, and not at exactly what the call promises."""
         self.call = call
-        self.inputs = {name: Guarded(name, spec, device) for name, spec in call.tensors()}
-        self.outputs = {name: self.inputs[call.aliases[name]] if name in call.aliases else Guarded(name, _aligned(spec), device)
+        self.inputs = {name: Guarded(name, spec, device, as_allocated) for name, spec in call.tensors()}
+        self.outputs = {name: self.inputs[call.aliases[name]] if name in call.aliases
+                        else Guarded(name, _aligned(spec), device, as_allocated)
                         for name, spec in zip(call.output_names(), call.outputs, strict=True)}
         self.workspaces: dict[str, Guarded] = {}
         self.device = device

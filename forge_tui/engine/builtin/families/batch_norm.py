@@ -34,7 +34,7 @@ def batch_norm(call: Call) -> Iterator[Recipe]:
         "GUARD": quoted(guards), "CHANNEL": _channel(names),
         "PARAMETERS": _parameters(names), "PASS": "".join(f", {name}" for name in (*names, "eps")),
         "ARGS": "".join(f', "{name}"' for name in names) + ', { float = "eps" }',
-        "STREAM_TUNE": "[0, 1]" if out.numel * out.itemsize >= STREAM_BYTES else "[0]",
+        "STREAM_TUNE": "[0, 2, 1]" if out.numel * out.itemsize >= STREAM_BYTES else "[0]",
     }
     yield from _layouts(source, out, shared)
 

@@ -89,8 +89,8 @@ def items_list(out: TensorSpec) -> str:
 
 
 def stream_list(out: TensorSpec) -> str:
-    """Marking stores as not to be kept is worth a try only where the result is no small part of an L2 of tens of MiB."""
-    return "[0, 1]" if out.numel * out.itemsize >= 8 << 20 else "[0]"
+    """How stores are to be kept is worth a try only where the result is no small part of an L2 of tens of MiB."""
+    return "[0, 2, 1]" if out.numel * out.itemsize >= 8 << 20 else "[0]"
 
 
 def _rows(call: Call, function: Function, specs: dict[str, TensorSpec], shared: dict[str, str]) -> Iterator[Recipe]:

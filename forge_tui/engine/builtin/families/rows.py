@@ -29,8 +29,11 @@ FLOAT32_EPS = "1.1920928955078125e-07"
 STREAM_NUMEL = 1 << 22
 """Elements from which the cooperative group norm has tiles enough for every multiprocessor of a large device."""
 
+STREAM_GROUP = 1 << 23
+"""Most elements of a group for the cooperative group norm: what 132 multiprocessors hold of 16-bit values beside what comes next."""
+
 STREAM_BYTES = 8 << 20
-"""Results smaller than this are no large part of an L2 of tens of MiB: marking stores as streaming is not worth a try."""
+"""Results smaller than this are no large part of an L2 of tens of MiB: hints on how to keep them are not worth a try."""
 
 
 class RowWork(Struct, frozen=True):
@@ -236,7 +239,7 @@ class _Values:
             "VEC_TUNE": "[8, 4, 2, 1]" if work.input.itemsize == work.out.itemsize else "[4, 8, 2, 1]",
             "GUARD": quoted(dict.fromkeys(guards)), "REACH": self._reach("col") if self.along_columns else "1",
             "OFFSETS": "// Offsets in elements of a row and of a column within it.\n" + "\n".join(part.code for part in every) + "\n",
-            "OP": self._op(), "STREAM_TUNE": "[0, 1]" if work.out.numel * work.out.itemsize >= STREAM_BYTES else "[0]",
+            "OP": self._op(), "STREAM_TUNE": "[0, 2, 1]" if work.out.numel * work.out.itemsize >= STREAM_BYTES else "[0]",
             "PARAMETERS": "".join(f", const DTYPE_{name}* __restrict__ {name}" for name in work.parameters)
                           + ", float eps" * len(work.scalars),
             "PASS": ", ".join([*work.parameters, *(["eps"] if work.scalars else [])]),
@@ -380,7 +383,7 @@ def _split(rows: int, cols: int) -> list[int]:
 def _streams(source: TensorSpec, groups: int) -> bool:
     """Whether some setting of the cooperative group norm fits: whole tiles, and turns enough between the blocks."""
     plane, group = prod(source.shape[2:]), source.numel // max(source.shape[0] * groups, 1)
-    return (source.numel >= STREAM_NUMEL and plane % 1024 == 0 and group % 8192 == 0 and group <= STREAM_NUMEL
+    return (source.numel >= STREAM_NUMEL and plane % 1024 == 0 and group % 8192 == 0 and group <= STREAM_GROUP
             and source.align >= 16 and source.shape[1] <= 2048 and source.shape[0] * groups <= 1024)
 
 

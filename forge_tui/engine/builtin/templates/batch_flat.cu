@@ -13,7 +13,7 @@ reach = "min(16 // max(input.itemsize, out.itemsize), input.align // input.items
 [tune]
 BLOCK = [256, 128, 512]
 VEC = [8, 4, 2, 1]                      # elements of one access: as many as types and alignment allow, or half
-STREAM = @STREAM_TUNE@                  # 1: stores marked as not to be kept in the L2
+STREAM = @STREAM_TUNE@                  # stores that the L2 is to: 0 treat as usual, 1 let go first, 2 keep
 
 [require]
 call = [@GUARD@]
@@ -39,7 +39,7 @@ using index_t = int;
 #endif
 
 @CHANNEL@
-constexpr forge::cache KEEP = STREAM ? forge::cache::streaming : forge::cache::normal;
+constexpr forge::cache KEEP = forge::store_hint(STREAM);
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
 batch_flat(const DTYPE_input* __restrict__ input, DTYPE_out* __restrict__ out, long long numel@PARAMETERS@) {
@@ -47,7 +47,7 @@ batch_flat(const DTYPE_input* __restrict__ input, DTYPE_out* __restrict__ out, l
     if (at >= size) return;
     const int valid = (int)min((index_t)VEC, size - at);
     float x[VEC];
-    if (valid == VEC) forge::load<VEC, forge::cache::streaming>(input + at, x);
+    if (valid == VEC) forge::load<VEC>(input + at, x);
     else forge::load_some<VEC>(input + at, valid, 0.f, x);
     if (INNER % VEC == 0) {
         const channel apply = channel_at((int)(at / INNER % CHANNELS)@PASS@);

@@ -16,7 +16,7 @@ LANES = @LANES_TUNE@                    # threads side by side on one plane
 DEPTH = @DEPTH_TUNE@                    # planes of a block
 VEC = [8, 4, 2, 1]                      # elements of one access: as many as types, alignment and lengths allow, or half
 ITEMS = @ITEMS_TUNE@                    # accesses of a thread in flight
-STREAM = @STREAM_TUNE@                  # 1: stores marked as not to be kept in the L2
+STREAM = @STREAM_TUNE@                  # stores that the L2 is to: 0 treat as usual, 1 let go first, 2 keep
 
 [require]
 call = [@GUARD@]
@@ -38,7 +38,7 @@ args = ["input", "out", "planes"@ARGS@]
 #include <forge.cuh>
 
 @CHANNEL@
-constexpr forge::cache KEEP = STREAM ? forge::cache::streaming : forge::cache::normal;
+constexpr forge::cache KEEP = forge::store_hint(STREAM);
 
 extern "C" __global__ void __launch_bounds__(LANES * DEPTH)
 batch_planes(const DTYPE_input* __restrict__ input, DTYPE_out* __restrict__ out, int planes@PARAMETERS@) {
@@ -50,7 +50,7 @@ batch_planes(const DTYPE_input* __restrict__ input, DTYPE_out* __restrict__ out,
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         const int at = first + i * (LANES * VEC);           // VEC divides PLANE
-        if (at < PLANE) forge::load<VEC, forge::cache::streaming>(from + at, x[i]);
+        if (at < PLANE) forge::load<VEC>(from + at, x[i]);
     }
     const channel apply = channel_at(plane % CHANNELS@PASS@);
     DTYPE_out* to = out + (long long)plane * PLANE;

@@ -16,7 +16,7 @@ LANES = @LANES_TUNE@                    # threads side by side on one row
 ROWS = @ROWS_TUNE@                      # rows of a thread in flight
 DEPTH = [4, 8, 2, 16, 1]                # rows of a block side by side
 VEC = [8, 4, 2, 1]                      # elements of one access: as many as types, alignment and lengths allow, or half
-STREAM = @STREAM_TUNE@                  # 1: stores marked as not to be kept in the L2
+STREAM = @STREAM_TUNE@                  # stores that the L2 is to: 0 treat as usual, 1 let go first, 2 keep
 
 [require]
 call = [@GUARD@]
@@ -38,7 +38,7 @@ args = ["input", "out", "rows"@ARGS@]
 #include <forge.cuh>
 
 @CHANNEL@
-constexpr forge::cache KEEP = STREAM ? forge::cache::streaming : forge::cache::normal;
+constexpr forge::cache KEEP = forge::store_hint(STREAM);
 
 extern "C" __global__ void __launch_bounds__(LANES * DEPTH)
 batch_rows(const DTYPE_input* __restrict__ input, DTYPE_out* __restrict__ out, int rows@PARAMETERS@) {
@@ -49,7 +49,7 @@ batch_rows(const DTYPE_input* __restrict__ input, DTYPE_out* __restrict__ out, i
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         const int row = first + r * DEPTH;
-        if (row < rows) forge::load<VEC, forge::cache::streaming>(input + (long long)row * CHANNELS + c, x[r]);
+        if (row < rows) forge::load<VEC>(input + (long long)row * CHANNELS + c, x[r]);
     }
     channel apply[VEC];
 #pragma unroll

@@ -7,8 +7,8 @@ operator = "@OPERATOR@"
 # Every warp streams its own CHUNK of each tile through a private ring of SLOTS buffers, filled by bulk copies:
 #   step s:  take the moments of tile s;  normalize and write tile s - HOLD, whose buffer is then refilled.
 # The HOLD tiles in between wait in shared memory for the other blocks' moments, so nobody idles at a grid barrier.
-# A tile's (mean, M2) is one 64-bit word of the workspace; zero means "not there yet", so no counter and no fence is
-# needed. WATCH extra warps collect a group's words and hand (mean, rstd) to the other warps.
+# A tile's (mean, M2) is one 64-bit word of the workspace; zero, which the grid writes first, means "not there yet", so no
+# counter and no fence is needed. WATCH extra warps collect a group's words and hand (mean, rstd) to the other warps.
 # No deadlock: a warp that waits for group g has HOLD tiles of moments behind it, and [require] makes HOLD at least the
 # number of turns that a group's tiles span, so all of g's moments are already out or on their way.
 
@@ -20,19 +20,20 @@ plane = "input.numel // max(input.shape[0] * channels, 1)"
 pack = "16 // input.itemsize"           # elements of one access
 
 [tune]
-WARPS = [16, 8]
-CHUNK = [1024, 2048]                    # elements of a warp's piece of a tile
-SLOTS = [6, 4, 12, 3]
-HOLD = [4, 1, 2]
+WARPS = [8, 16]
+CHUNK = [2048, 1024]                    # elements of a warp's piece of a tile
+SLOTS = [6, 4, 12, 3, 13]
+HOLD = [4, 1, 2, 10, 8]
 WATCH = [2]
-STREAM = [1, 0]                         # 1: stores marked as not to be kept in the L2
+STREAM = [1, 0, 2]                      # stores that the L2 is to: 0 treat as usual, 1 let go first, 2 keep
 
 [require]
 call = [@GUARD@, "cc >= 90", "input.align >= 16", "out.itemsize == input.itemsize", "channels % num_groups == 0"]
 whole = "group % (WARPS * CHUNK) == 0"
 one_channel = "plane % CHUNK == 0"      # a warp's chunk lies inside one channel
 no_deadlock = "HOLD >= ceil_div(group // (WARPS * CHUNK) - 1, min(sm_count, input.numel // (WARPS * CHUNK))) and SLOTS >= HOLD + 2"
-words = "group // (WARPS * CHUNK) <= 512 and groups <= 1024"
+deep = "HOLD <= 4 or group // (WARPS * CHUNK) > 4 * sm_count"       # long holds are for groups of many turns
+words = "group // (WARPS * CHUNK) <= 1024 and groups <= 1024"
 fits = "SLOTS * WARPS * CHUNK * input.itemsize + channels * 8 + WARPS * SLOTS * 8 + groups * 16 + (HOLD + 2) * (WARPS * 8 + 8) <= max_shared"
 worth = "SLOTS * WARPS * CHUNK * input.itemsize * 3 >= max_shared"
 
@@ -49,7 +50,6 @@ BLOCKS = "min(sm_count, input.numel // (WARPS * CHUNK))"
 name = "partial"
 dtype = "int64"
 shape = ["TILES"]
-fill = 0
 
 [[launch]]
 kernel = "group_stream"
@@ -62,7 +62,7 @@ args = ["input", "partial", "out"@ARGS@]
 #include <forge.cuh>
 
 typedef unsigned long long u64;
-constexpr forge::cache KEEP = STREAM ? forge::cache::streaming : forge::cache::normal;
+constexpr forge::cache KEEP = forge::store_hint(STREAM);
 constexpr int THREADS = (WARPS + WATCH) * 32, TILE = WARPS * CHUNK;
 constexpr int VECS = CHUNK / (32 * PACK), N = VECS * PACK;  // accesses and elements of a lane in a chunk
 constexpr int NOTES = HOLD + 2;                             // tiles whose warp moments can be pending in a block
@@ -113,7 +113,8 @@ group_stream(const DTYPE_input* __restrict__ input, u64* __restrict__ partial, D
     for (int i = tid; i < GROUPS; i += THREADS) forge::barrier_init(ready + i, 1);
     for (int i = tid; i < NOTES; i += THREADS) noted[i] = 0;
     for (int i = tid; i < CHANNELS; i += THREADS) gain[i] = make_float2(@WEIGHT@, @BIAS@);
-    __syncthreads();
+    for (int i = blockIdx.x * THREADS + tid; i < TILES; i += step * THREADS) partial[i] = 0;
+    forge::grid_sync();                                     // hidden behind the first bytes; a memset ahead would not be
 
     if (warp >= WARPS) {                                    // ---- a watcher: every WATCH-th group of this block
         constexpr int K = (PER_GROUP + 31) / 32;

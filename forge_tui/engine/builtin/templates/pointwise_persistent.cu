@@ -15,7 +15,7 @@ BLOCK = [256, 512, 128]
 RESIDENT = [4, 2, 8]                    # blocks of one multiprocessor
 VEC = [8, 4, 2, 1]                      # elements of one access: 16 bytes where alignment allows, or half of it
 ITEMS = [1, 2]                          # accesses of a thread in flight
-STREAM = @STREAM@                       # 1: stores marked as not to be kept in the L2
+STREAM = @STREAM@                       # stores that the L2 is to: 0 treat as usual, 1 let go first, 2 keep
 
 [require]
 call = [@GUARD@]
@@ -43,7 +43,7 @@ __device__ __forceinline__ float apply(@VALUES@@PARAMETERS@) {
     @BODY@
 }
 
-constexpr forge::cache KEEP = STREAM ? forge::cache::streaming : forge::cache::normal;
+constexpr forge::cache KEEP = forge::store_hint(STREAM);
 
 // VEC elements from `at` on, fewer where the run ends; nobody asks where the whole tile lies inside.
 template <bool whole, class T>

@@ -17,7 +17,7 @@ reach = "min(even, @REACH@)"
 LANES = [32, 64, 128, 256]              # threads side by side on one row
 ROWS = @ROWS@                           # rows of a thread in flight
 VEC = [8, 4, 2, 1]                      # elements of one access: as many as alignment and row length allow, or half
-STREAM = @STREAM@                       # 1: stores marked as not to be kept in the L2
+STREAM = @STREAM@                       # stores that the L2 is to: 0 treat as usual, 1 let go first, 2 keep
 
 [require]
 call = [@GUARD@]
@@ -47,7 +47,7 @@ __device__ __forceinline__ float apply(@VALUES@@PARAMETERS@) {
     @BODY@
 }
 
-constexpr forge::cache KEEP = STREAM ? forge::cache::streaming : forge::cache::normal;
+constexpr forge::cache KEEP = forge::store_hint(STREAM);
 
 extern "C" __global__ void __launch_bounds__(LANES * DEPTH)
 pointwise_rows(@POINTERS@, DTYPE_out* out, int rows@PARAMETERS@) {

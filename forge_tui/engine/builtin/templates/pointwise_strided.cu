@@ -16,7 +16,7 @@ numel = "out.numel"
 BLOCK = [256, 128]
 VEC = [8, 4, 2, 1]                      # elements of one access
 ITEMS = @ITEMS@                         # vectors of a thread
-STREAM = @STREAM@                       # 1: stores marked as not to be kept in the L2
+STREAM = @STREAM@                       # stores that the L2 is to: 0 treat as usual, 1 let go first, 2 keep
 
 [require]
 call = [@GUARD@]
@@ -44,7 +44,7 @@ __device__ __forceinline__ float apply(@VALUES@@PARAMETERS@) {
     @BODY@
 }
 
-constexpr forge::cache KEEP = STREAM ? forge::cache::streaming : forge::cache::normal;
+constexpr forge::cache KEEP = forge::store_hint(STREAM);
 
 // VEC neighbours of the last dimension, or (stride 0) one value for all of them.
 template <long long stride, class T>

@@ -11,7 +11,7 @@ operator = "@OPERATOR@"
 
 [tune]
 TILE = [32, 64]                         # elements of a tile, both ways
-STREAM = @STREAM@                       # 1: stores marked as not to be kept in the L2
+STREAM = @STREAM@                       # stores that the L2 is to: 0 treat as usual, 1 let go first, 2 keep
 
 [require]
 call = [@GUARD@]
@@ -42,7 +42,7 @@ __device__ __forceinline__ float apply(@VALUES@@PARAMETERS@) {
     @BODY@
 }
 
-constexpr forge::cache KEEP = STREAM ? forge::cache::streaming : forge::cache::normal;
+constexpr forge::cache KEEP = forge::store_hint(STREAM);
 
 extern "C" __global__ void __launch_bounds__(256)
 pointwise_tile(@POINTERS@, DTYPE_out* out@PARAMETERS@) {

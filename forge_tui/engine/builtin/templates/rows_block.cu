@@ -14,7 +14,7 @@ reach = "@REACH@"
 [tune]
 BLOCK = @BLOCK_TUNE@                    # threads on one row
 VEC = @VEC_TUNE@                           # elements of one access: as many as types, alignment and lengths allow, or half
-STREAM = @STREAM_TUNE@                  # 1: stores marked as not to be kept in the L2
+STREAM = @STREAM_TUNE@                  # stores that the L2 is to: 0 treat as usual, 1 let go first, 2 keep
 
 [require]
 call = [@GUARD@]
@@ -37,7 +37,7 @@ args = ["input", "out"@ARGS@]
 
 @OFFSETS@
 @OP@
-constexpr forge::cache KEEP = STREAM ? forge::cache::streaming : forge::cache::normal;
+constexpr forge::cache KEEP = forge::store_hint(STREAM);
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
 rows_block(const DTYPE_input* __restrict__ input, DTYPE_out* __restrict__ out@PARAMETERS@) {
@@ -50,7 +50,7 @@ rows_block(const DTYPE_input* __restrict__ input, DTYPE_out* __restrict__ out@PA
     for (int k = 0; k < STEPS; ++k) {
         const int c = k * SPAN + at;                        // VEC divides COLS
         if ((k + 1) * SPAN <= COLS || c < COLS) {
-            forge::load<VEC, forge::cache::streaming>(from + input_col(c), x + k * VEC);
+            forge::load<VEC>(from + input_col(c), x + k * VEC);
         } else {
 #pragma unroll
             for (int j = 0; j < VEC; ++j) x[k * VEC + j] = row_op::nothing();
@@ -58,7 +58,7 @@ rows_block(const DTYPE_input* __restrict__ input, DTYPE_out* __restrict__ out@PA
     }
     const int valid = COLS % SPAN == 0 ? N : N - (at >= COLS - (STEPS - 1) * SPAN ? VEC : 0);
     row_op op{@PASS@};
-    op.finish(forge::block_merge<BLOCK>(op.take<N>(x, valid), scratch));
+    op.whole<N>(x, valid, forge::by_block<BLOCK>{scratch});
     DTYPE_out* to = out + out_row(row);
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {

@@ -18,7 +18,7 @@ CLUSTER = @CLUSTER_TUNE@                # blocks of a cluster = of a row
 BLOCK = [256, 512, 1024]
 PIECES = [2, 1, 4]                      # bulk copies of a block
 VEC = @VEC_TUNE@                           # elements of one access: as many as types, alignment and lengths allow, or half
-STREAM = @STREAM_TUNE@                  # 1: stores marked as not to be kept in the L2
+STREAM = @STREAM_TUNE@                  # stores that the L2 is to: 0 treat as usual, 1 let go first, 2 keep
 
 [require]
 call = [@GUARD@, "cc >= 90"]
@@ -46,7 +46,7 @@ args = ["input", "out"@ARGS@]
 
 @OFFSETS@
 @OP@
-constexpr forge::cache KEEP = STREAM ? forge::cache::streaming : forge::cache::normal;
+constexpr forge::cache KEEP = forge::store_hint(STREAM);
 constexpr int UNROLL = 2, N = UNROLL * VEC, STEP = BLOCK * VEC;
 constexpr int WORDS = (sizeof(row_op::state) + 7) / 8;      // of a message
 

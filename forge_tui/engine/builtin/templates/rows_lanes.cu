@@ -16,7 +16,7 @@ LANES = @LANES_TUNE@                    # threads on one row
 WARPS = @WARPS_TUNE@
 ROWS = @ROWS_TUNE@                      # rows of a thread, side by side
 VEC = @VEC_TUNE@                           # elements of one access: as many as types, alignment and lengths allow, or half
-STREAM = @STREAM_TUNE@                  # 1: stores marked as not to be kept in the L2
+STREAM = @STREAM_TUNE@                  # stores that the L2 is to: 0 treat as usual, 1 let go first, 2 keep
 
 [require]
 call = [@GUARD@]
@@ -40,7 +40,7 @@ args = ["input", "out", "rows"@ARGS@]
 
 @OFFSETS@
 @OP@
-constexpr forge::cache KEEP = STREAM ? forge::cache::streaming : forge::cache::normal;
+constexpr forge::cache KEEP = forge::store_hint(STREAM);
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 rows_lanes(const DTYPE_input* __restrict__ input, DTYPE_out* __restrict__ out, int rows@PARAMETERS@) {
@@ -56,7 +56,7 @@ rows_lanes(const DTYPE_input* __restrict__ input, DTYPE_out* __restrict__ out, i
         for (int k = 0; k < STEPS; ++k) {
             const int c = k * SPAN + lane * VEC;            // VEC divides COLS
             if ((k + 1) * SPAN <= COLS || c < COLS) {
-                forge::load<VEC, forge::cache::streaming>(from + input_col(c), x[r] + k * VEC);
+                forge::load<VEC>(from + input_col(c), x[r] + k * VEC);
             } else {
 #pragma unroll
                 for (int j = 0; j < VEC; ++j) x[r][k * VEC + j] = row_op::nothing();
@@ -67,7 +67,7 @@ rows_lanes(const DTYPE_input* __restrict__ input, DTYPE_out* __restrict__ out, i
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         row_op op{@PASS@};
-        op.finish(forge::warp_merge<LANES>(op.take<N>(x[r], valid)));
+        op.whole<N>(x[r], valid, forge::by_lanes<LANES>{});
         const int row = first + r * GROUPS;
         if (row < rows) {
             DTYPE_out* to = out + out_row(row);

@@ -16,7 +16,7 @@ KEEP = @KEEP_TUNE@                      # 1: the row stays in shared memory
 BLOCK = @BLOCK_TUNE@                    # threads on one row
 VEC = @VEC_TUNE@                           # elements of one access: as many as types, alignment and lengths allow, or half
 UNROLL = @UNROLL_TUNE@                  # accesses of a thread in flight
-STREAM = @STREAM_TUNE@                  # 1: stores marked as not to be kept in the L2
+STREAM = @STREAM_TUNE@                  # stores that the L2 is to: 0 treat as usual, 1 let go first, 2 keep
 
 [require]
 call = [@GUARD@]
@@ -78,7 +78,7 @@ rows_stream(const DTYPE_input* __restrict__ input, DTYPE_out* __restrict__ out@P
             const int c = start + u * SPAN;
             if (c >= COLS) continue;
             if (KEEP) forge::load<VEC>(row_copy + c, x + u * VEC);
-            else forge::load<VEC, forge::cache::streaming>(from + input_col(c), x + u * VEC);
+            else forge::load<VEC>(from + input_col(c), x + u * VEC);
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {

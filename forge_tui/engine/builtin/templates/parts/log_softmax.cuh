@@ -1,4 +1,4 @@
-// What is done with a row. take: a thread's (maximum, sum of exponentials relative to it). finish: the whole row's logarithm.
+// What is done with a row. take: a thread's (maximum, sum of exponentials relative to it). whole: take and finish of a row in registers. finish: the whole row's logarithm.
 // kept and fresh: results, from values still in registers or read again.
 struct row_op {
     using state = forge::softmax_state;
@@ -16,6 +16,9 @@ struct row_op {
 #pragma unroll
         for (int i = 0; i < size; ++i) part[i % 4] += expf(x[i] - base);
         return {top, (part[0] + part[1]) + (part[2] + part[3])};
+    }
+    template <int size, class Threads> FORGE_FN void whole(float* x, int valid, Threads threads) {
+        finish(threads.merge(take<size>(x, valid)));
     }
     FORGE_FN void finish(const state& row) {
         base = row.max;

@@ -1,4 +1,4 @@
-// What is done with a row. take: the sum of a thread's squares. finish: reciprocal root of the whole row's mean square.
+// What is done with a row. take: the sum of a thread's squares. whole: take and finish of a row in registers. finish: reciprocal root of the whole row's mean square.
 // kept and fresh: x * rstd, then weight.
 struct row_op {
     using state = forge::sum_state;
@@ -10,6 +10,9 @@ struct row_op {
 #pragma unroll
         for (int i = 0; i < size; ++i) part[i % 4] = fmaf(x[i], x[i], part[i % 4]);
         return {(part[0] + part[1]) + (part[2] + part[3])};
+    }
+    template <int size, class Threads> FORGE_FN void whole(float* x, int valid, Threads threads) {
+        finish(threads.merge(take<size>(x, valid)));
     }
     FORGE_FN void finish(const state& row) { rstd = rsqrtf(row.value / (float)COLS + eps); }
     FORGE_FN void finish_fresh(const state& row) { finish(row); }

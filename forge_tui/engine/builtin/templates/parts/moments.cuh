@@ -1,4 +1,4 @@
-// What is done with a row. take: the moments of a thread's values. finish: mean and reciprocal deviation of the whole row.
+// What is done with a row. take: the moments of a thread's values. whole: take and finish of a row in registers. finish: mean and reciprocal deviation of the whole row.
 // kept and fresh: (x - mean) * rstd, then weight and bias; the subtraction first, so that a constant row gives exactly the bias.
 struct row_op {
     using state = forge::moments;
@@ -6,6 +6,9 @@ struct row_op {
     float eps, mean, rstd;
     static FORGE_FN float nothing() { return 0.f; }
     template <int size> FORGE_FN state take(float* x, int valid) { return forge::moments_of<size>(x, valid); }
+    template <int size, class Threads> FORGE_FN void whole(float* x, int valid, Threads threads) {
+        finish(threads.merge(take<size>(x, valid)));
+    }
     FORGE_FN void finish(const state& row) {
         mean = row.mean;
         rstd = rsqrtf(row.m2 / (float)COLS + eps);
