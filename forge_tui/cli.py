@@ -26,6 +26,7 @@ COMMANDS = """commands (`forge-tui COMMAND --help` says more):
   capture DIR               run the model once and record the operators it calls
   show DIR [OPERATOR [NODE]]  operators, one operator's candidates, or one candidate
   eval DIR OPERATOR FILE.cu   one kernel file through the whole judgement
+  check FILE.cu             one kernel file, no project and no GPU: faults and counts
   export DIR                write the guarded package of the kernels that won
   bench DIR                 the whole model: eager, torch.compile, forged; kernels that lose in it go
   selftest                  wrong, cheating and honest kernels through the judge, on this machine
@@ -202,6 +203,28 @@ def _eval_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _check_parser() -> argparse.ArgumentParser:
+    parser = _parser("check", "Run one kernel file on the interpreter, no project and no GPU needed: faults with file, line, block and thread, "
+                     "in several orders of warps; results beside torch's; counts. Exit code 0: clean; 2: not; 3: it cannot be interpreted.",
+                     epilog="example:\n  forge-tui check softmax.cu --inputs 'input=float32(64, 1024), dim=-1' --set BLOCK=256\n\n"
+                     "tensors are dtype(sizes), with options low=, high=, seed=, fill=, transposed=True, offset=1: int64(128, high=500).\n"
+                     "out=float32(64) gives the results of an operator that torch does not know.")
+    parser.add_argument("file", metavar="FILE.cu")
+    parser.add_argument("--inputs", default="", metavar="SPEC", help="arguments by the operator's names; default: an example call that "
+                        "the file's guards admit")
+    parser.add_argument("--set", action="append", default=[], type=_tunable, metavar="NAME=VALUE", help="a tunable of the file (repeatable); "
+                        "default: its first legal setting")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    return parser
+
+
+def _tunable(text: str) -> tuple[str, int]:
+    found = re.fullmatch(r"([A-Za-z_]\w*)=(-?\d{1,18})", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no setting; write BLOCK=256")
+    return found[1], int(found[2])
+
+
 def _export_parser() -> argparse.ArgumentParser:
     parser = _parser("export", "Write the guarded package of the kernels that won.")
     parser.add_argument("dir", metavar="DIR")
@@ -253,7 +276,7 @@ def _absent_parser(name: str) -> Callable[[], argparse.ArgumentParser]:
 
 
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
-    "new": _new_parser, "capture": _capture_parser, "show": _show_parser, "eval": _eval_parser, "export": _export_parser, "bench": _bench_parser,
+    "new": _new_parser, "capture": _capture_parser, "show": _show_parser, "eval": _eval_parser, "check": _check_parser, "export": _export_parser, "bench": _bench_parser,
     "doctor": _doctor_parser, "selftest": _selftest_parser, "stop": _stop_parser, **{name: _absent_parser(name) for name in NOT_YET},
 }
 

@@ -281,6 +281,22 @@ def eval_(options: Namespace) -> int:
     return {"verified": 0, "skipped": MissingEnvironment.exit_code}.get(verdict.outcome, ProjectError.exit_code)
 
 
+def check(options: Namespace) -> int:
+    """One kernel file on the interpreter, without a project."""
+    text = _read_kernel(options.file)
+    from forge_tui.engine.check.checking import check_file
+    from forge_tui.engine.check.page import render
+
+    report = check_file(text, options.file, options.inputs, dict(options.set), _tell if sys.stderr.isatty() else lambda words: None)
+    if options.json:
+        _print_json(report)
+    else:
+        stream = _data or sys.stdout
+        colour = stream is not None and stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+        _print(render(report, text, _columns(), colour))
+    return {"clean": 0, "skipped": MissingEnvironment.exit_code}.get(report.status, ProjectError.exit_code)
+
+
 def _read_kernel(file: str) -> str:
     try:
         return Path(file).read_bytes().decode()
@@ -455,6 +471,6 @@ def _relative(path: Path) -> str:
 
 
 BODIES: dict[str, Callable[[Namespace], int]] = {
-    "app": app, "run": run, "new": new, "capture": capture, "show": show, "eval": eval_, "export": export, "bench": bench, "doctor": doctor,
+    "app": app, "run": run, "new": new, "capture": capture, "show": show, "eval": eval_, "check": check, "export": export, "bench": bench, "doctor": doctor,
     "stop": stop, "selftest": selftest,
 }
