@@ -206,10 +206,15 @@ class Growing:
         self._journal.__exit__(kind, error, trace)
         self._lock.__exit__(kind, error, trace)
 
-    def step(self) -> None:
-        """One more event."""
+    @property
+    def asked(self) -> str:
+        """The latest candidate."""
+        return f"{self._key}/{self._number}"
+
+    def step(self, **changes: object) -> None:
+        """One more event, with other values in some of its fields."""
         if not self._pending:
             self._number += 1
             self._pending = candidate(self._key, self._number, self._number // 2 or None, time.time())
-        self._journal.append(events.encode(msgspec.structs.replace(self._pending.pop(0), at=time.time())))
+        self._journal.append(events.encode(msgspec.structs.replace(self._pending.pop(0), at=time.time(), **changes)))
         self.events += 1

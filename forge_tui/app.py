@@ -174,7 +174,7 @@ class ForgeApp(App[int]):
 
 def binding_owners() -> list[type[DOMNode]]:
     """Everything that has keys. Loads every screen."""
-    from forge_tui.screens import base, doctoring, kernels, launcher, newproject, operators, palette, results
+    from forge_tui.screens import base, doctoring, exporting, kernels, launcher, newproject, operators, palette, results
     from forge_tui.screens.widgets import lines, table
 
     return [
@@ -186,6 +186,7 @@ def binding_owners() -> list[type[DOMNode]]:
         operators.OperatorBench,
         kernels.KernelBench,
         results.Results,
+        exporting.Export,
         doctoring.Doctor,
         palette.Palette,
         table.Table,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 from forge_tui.errors import ForgeError, MissingEnvironment, ProjectError
 
 if TYPE_CHECKING:
+    from forge_tui.engine.bench.bench import BenchResult
     from forge_tui.engine.cards import OperatorFile
     from forge_tui.engine.document import Document
     from forge_tui.engine.options import RunOptions
@@ -376,10 +377,26 @@ def bench(options: Namespace) -> int:
     with _model_apart(), ProjectLock(paths):
         seed = secrets.randbits(31) if options.seed is None else options.seed
         result, dropped = run_bench(paths, config, module.parent, target, seed=seed, rounds=options.rounds, progress=_tell)
+        if own:
+            _record_bench(paths, result, dropped)
         if dropped and own:
             _export_without(paths, folder, module, dropped)
         _print_json(result) if options.json else _print(render(result))
     return 0 if result.accepted else ProjectError.exit_code
+
+
+def _record_bench(paths: ProjectPaths, result: BenchResult, dropped: dict[str, str]) -> None:
+    """Into the journal: results and screens show it until another package is written."""
+    import time
+
+    from forge_tui.engine import events
+    from forge_tui.store.journal import JournalWriter
+
+    times = tuple(events.ModelTime(item.name, item.us, item.speedup, item.speedup_interval) for item in result.contenders)
+    with JournalWriter(paths.journal) as journal:
+        journal.append(events.encode(events.Benched(
+            at=time.time(), accepted=result.accepted, reason=result.reason, device=result.device, times=times,
+            error=result.agreement.forged_error, dropped=dropped)), sync=True)
 
 
 def _export_without(paths: ProjectPaths, folder: Path, manifest: Path, dropped: dict[str, str]) -> None:

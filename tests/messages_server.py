@@ -127,6 +127,23 @@ def tool_reply(idea: str, kernel: str, stop_reason: str = "tool_use", keep: floa
     return answer
 
 
+def thinking_reply(reasoning: str, text: str) -> Answer:
+    """A reply after thinking that is shown, in small pieces."""
+    def answer(handler: Handler) -> None:
+        begin(handler)
+        handler.event("content_block_stop", index=0)
+        handler.event("content_block_start", index=1, content_block={"type": "thinking", "thinking": "", "signature": ""})
+        for start in range(0, len(reasoning), 10):
+            handler.event("content_block_delta", index=1, delta={"type": "thinking_delta", "thinking": reasoning[start:start + 10]})
+        handler.event("content_block_stop", index=1)
+        handler.event("content_block_start", index=2, content_block={"type": "text", "text": ""})
+        handler.event("content_block_delta", index=2, delta={"type": "text_delta", "text": text})
+        handler.event("content_block_stop", index=2)
+        handler.event("message_delta", delta={"stop_reason": "end_turn", "stop_sequence": None}, usage={"output_tokens": 50})
+        handler.event("message_stop")
+    return answer
+
+
 def status(code: int, retry_after: str | None = None, message: str = "told to") -> Answer:
     def answer(handler: Handler) -> None:
         body = json.dumps({"type": "error", "error": {"type": "some_error", "message": message}}).encode()

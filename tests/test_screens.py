@@ -1,82 +1,31 @@
-"""The screens' logic on real files: folds, sorting, filters, diffs, heat tables, keys, themes, settings, the form."""
+"""The screens of a project and the launcher on real files: folds, sorting, filters, diffs, results, what is written now."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
-from textual.color import Color
+from screenkit import drive, home, press, root, text_of  # noqa: F401
 from textual.pilot import Pilot
 
-from benchmarks.screen_projects import (
-    SOURCE,
-    candidate,
-    doctor_cache,
-    launcher_home,
-    many_nodes_project,
-    project,
-    softmax,
-    started,
-)
-from forge_tui.app import ForgeApp, known_ids
+from benchmarks.screen_projects import SOURCE, Growing, candidate, launcher_home, project, softmax, started
+from forge_tui.app import ForgeApp
 from forge_tui.engine import events, steering
 from forge_tui.engine.judge.verdict import Point
+from forge_tui.engine.providers.live import LiveReplies
 from forge_tui.engine.report import document
 from forge_tui.engine.state import load_state
 from forge_tui.screens.candidate import heat_table
 from forge_tui.screens.code import highlighted, side_by_side, unified
-from forge_tui.screens.newproject import check_form, completion
-from forge_tui.screens.palette import actions_of
-from forge_tui.screens.settings import load_config
-from forge_tui.screens.themes import TOKENS, all_themes, load_theme, shipped_folder
+from forge_tui.screens.exporting import Export
+from forge_tui.screens.markdown import rendered
 from forge_tui.screens.watch import ProjectWatch
 from forge_tui.screens.widgets.table import Table
 from forge_tui.specs import Call
 from forge_tui.store.journal import JournalWriter
 from forge_tui.store.paths import ProjectPaths
-
-Steps = Callable[[ForgeApp, Pilot[int]], Awaitable[None]]
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "home"
-    monkeypatch.setenv("FORGE_HOME", str(folder))
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    doctor_cache(folder)
-    monkeypatch.chdir(folder)
-    return folder
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return many_nodes_project(tmp_path, 30)
-
-
-def text_of(app: ForgeApp) -> str:
-    strips = app.screen._compositor.render_strips()
-    return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
-
-
-def drive(root: Path | None, steps: Steps, size: tuple[int, int] = (120, 40)) -> None:
-    async def run() -> None:
-        app = ForgeApp(root)
-        async with app.run_test(size=size, notifications=True) as pilot:
-            await pilot.pause(0.2)
-            await steps(app, pilot)
-
-    asyncio.run(run())
-
-
-async def press(app: ForgeApp, pilot: Pilot[int], *keys: str) -> str:
-    await pilot.press(*keys)
-    await pilot.pause(0.15)
-    return text_of(app)
-
 
 # -- the search tree
 
@@ -203,8 +152,6 @@ def test_marked_operators_are_the_ones_that_are_forged(tmp_path: Path, monkeypat
 
 
 def test_a_running_engine_is_told_of_and_its_queue_shown(tmp_path: Path) -> None:
-    from benchmarks.screen_projects import Growing
-
     growing = Growing(tmp_path)
 
     async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
@@ -216,6 +163,141 @@ def test_a_running_engine_is_told_of_and_its_queue_shown(tmp_path: Path) -> None
 
     with growing:
         drive(growing.root, steps)
+
+
+def test_p_pauses_a_run_and_lets_it_go_on(tmp_path: Path) -> None:
+    growing = Growing(tmp_path)
+
+    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot, "P")
+        await pilot.pause(0.4)
+        assert growing.paths.pause_request.exists() and "‖ paused" in text_of(app)
+        await press(app, pilot, "P")
+        await pilot.pause(0.4)
+        assert not growing.paths.pause_request.exists() and "▶ running" in text_of(app)
+
+    with growing:
+        drive(growing.root, steps)
+
+
+def test_a_reply_is_shown_while_it_is_written_and_its_reasoning_afterwards(tmp_path: Path) -> None:
+    growing = Growing(tmp_path)
+
+    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
+        growing.step()
+        live = LiveReplies(growing.paths.replies)
+        await pilot.pause(0.4)
+        await press(app, pilot, "enter", "6")
+        assert "nothing came yet" in text_of(app)
+        ask = growing.asked.replace("/", "-")
+        live.begun(ask)
+        live.came(ask, "the rows are sh", True)
+        await pilot.pause(0.4)
+        assert "the rows are sh" in text_of(app)
+        live.came(ask, "ort\n" * 60 + "last thought", True)
+        await pilot.pause(0.4)
+        assert "last thought" in text_of(app)  # the end is followed
+        (growing.paths.replies / "why.md").write_text("# Plan\n\nuse `float4` **now**\n")
+        growing.step(reasoning_file="why.md")
+        await pilot.pause(0.4)
+        assert "Plan" in text_of(app) and "use float4 now" in text_of(app)
+
+    with growing:
+        drive(growing.root, steps)
+
+
+# -- results
+
+
+def done(root: Path, key: str) -> None:
+    """The best candidate confirmed, packed and run in the model."""
+    paths = ProjectPaths(root)
+    watch = ProjectWatch(root)
+    watch.refresh()
+    best = watch.state.operator(key).best
+    package = paths.packages / "forged/forged_encoder"
+    package.mkdir(parents=True)
+    (package / "manifest.toml").write_text(f'format = 1\nentries = ["{key}"]\n')
+    with JournalWriter(paths.journal) as journal:
+        for event in (
+            events.Confirmed(at=9.0, node=best.id, verdict=best.verdict, value=best.value),
+            events.Packaged(at=10.0, path=str(package.parent), kernels=1),
+            events.InModel(
+                at=11.0,
+                relative_error=1e-7,
+                kernel_calls=5,
+                fallback_calls=1,
+                kernels=(events.KernelUse(key, 5, {"other stride": 1}),),
+            ),
+        ):
+            journal.append(events.encode(event))
+
+
+def test_calls_by_the_kernel_and_by_the_original_are_counted_with_the_guard(root: Path) -> None:
+    (key,) = load_state(ProjectPaths(root)).operators
+    done(root, key)
+
+    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
+        assert "✓ 5 of 6" in text_of(app) and "other stride 1" in " ".join(text_of(app).split())
+        shown = await press(app, pilot, "r")
+        assert "its kernel ran 5 times in the model, the original 1: other stride 1" in shown
+        assert "b compares and times it" in shown
+
+    drive(root, steps, size=(200, 60))
+
+
+def test_the_whole_model_s_times_are_shown_until_there_is_another_package(root: Path) -> None:
+    (key,) = load_state(ProjectPaths(root)).operators
+    done(root, key)
+    times = (events.ModelTime("eager", 4100.0, 1.0), events.ModelTime("forged", 3300.0, 1.242, (1.23, 1.25)))
+    with JournalWriter(ProjectPaths(root).journal) as journal:
+        journal.append(
+            events.encode(
+                events.Benched(at=12.0, accepted=True, reason="1.242x", device="GPU", times=times, error=1e-7)
+            )
+        )
+
+    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
+        shown = await press(app, pilot, "r")
+        assert "✓ accepted: 1.242x" in shown and "forged 3.30 ms (1.24x [1.23, 1.25])" in shown
+
+    drive(root, steps)
+    state = load_state(ProjectPaths(root))
+    assert state.last_event_at == 11.0  # a bench is no part of a run's time
+    state.apply(events.Packaged(at=13.0, path="p", kernels=1))
+    assert state.benched is None
+
+
+def test_kernels_are_chosen_for_export_with_the_reason_beside_each(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (key,) = load_state(ProjectPaths(root)).operators
+    asked: list[tuple[str, ...]] = []
+
+    async def export(*arguments: str) -> object:
+        asked.append(arguments)
+        return msgspec.defstruct("Finished", [("code", int, 0), ("out", str, "1 kernel"), ("err", str, "")])()
+
+    monkeypatch.setattr("forge_tui.screens.results.forge_command", export)
+
+    async def unconfirmed(app: ForgeApp, pilot: Pilot[int]) -> None:
+        shown = await press(app, pilot, "r", "x")
+        assert "not confirmed in a fresh process" in shown and "export 0 of 1" in shown
+        await press(app, pilot, "ctrl+s")
+        assert isinstance(app.screen, Export)  # nothing is taken
+        assert "export 1 of 1" in await press(app, pilot, "space")
+
+    drive(root, unconfirmed)
+    done(root, key)
+
+    async def confirmed(app: ForgeApp, pilot: Pilot[int]) -> None:
+        shown = await press(app, pilot, "r", "w")
+        assert "✓ confirmed, 1.9" in shown and "export 1 of 1" in shown and "and a wheel" in shown
+        await press(app, pilot, "ctrl+s")
+
+    drive(root, confirmed)
+    (arguments,) = asked
+    assert arguments[-3:] == ("--select", key, "--wheel")
 
 
 # -- the launcher
@@ -247,128 +329,17 @@ def test_projects_are_renamed_archived_and_moved_to_the_trash(tmp_path: Path, mo
     assert (kept / "journal.msgpack").is_file()
 
 
-# -- everywhere
-
-
-def test_the_palette_finds_an_action_by_name_and_does_it(root: Path) -> None:
-    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
-        shown = await press(app, pilot, "colon", *"before and after")
-        assert "results" not in shown.splitlines()[0]
-        assert "› results" in await press(app, pilot, "enter")
-
-    drive(root, steps)
-
-
-def test_every_key_with_an_action_is_in_the_palette(root: Path) -> None:
-    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
-        for keys in ((), ("enter",)):
-            await press(app, pilot, *keys)
-            named = {action.action for action in actions_of(app.screen)}
-            bound = {binding.action for binding in type(app.screen).BINDINGS if binding.description}
-            assert bound <= named
-
-    drive(root, steps)
-
-
-def test_keys_of_the_config_rebind_by_id_and_a_wrong_id_is_told(root: Path, home: Path) -> None:
-    (home / "config").mkdir()
-    (home / "config/config.toml").write_text('[keys]\n"operators.results" = "f5"\n"operators.resluts" = "f6"\n')
-
-    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
-        assert "operators.results?" in text_of(app).replace("\n", "")
-        assert "› results" not in await press(app, pilot, "r")
-        assert "› results" in await press(app, pilot, "f5")
-
-    drive(root, steps)
-
-
-def test_a_config_that_is_no_toml_is_a_sentence(home: Path) -> None:
-    (home / "config").mkdir()
-    (home / "config/config.toml").write_text("[keys\n")
-    _, problems = load_config(known_ids)
-    assert len(problems) == 1 and "config.toml" in problems[0]
-
-
-def test_binding_ids_are_unique() -> None:
-    names = list(known_ids())
-    assert len(names) == len(set(names)) > 60
-
-
-def test_a_chosen_theme_and_a_pane_width_are_remembered(root: Path, home: Path) -> None:
-    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "ctrl+t", "g", "enter")
-        assert app.theme == "forge-ansi-dark"
-        await press(app, pilot, "greater_than_sign")
-
-    drive(root, steps)
-    kept = json.loads((home / "state/app.json").read_text())
-    assert kept["theme"] == "forge-ansi-dark" and kept["panes"]["operators"] == 46
-
-    async def again(app: ForgeApp, pilot: Pilot[int]) -> None:
-        assert app.theme == "forge-ansi-dark" and app.screen.query_one("#card").outer_size.width == 46
-
-    drive(root, again)
-
-
-def test_zoom_gives_the_focused_pane_everything(root: Path) -> None:
-    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "enter", "tab", "z")
-        assert app.screen.query_one("#text").outer_size.width == 120
-        await press(app, pilot, "z")
-        assert app.screen.query_one("#text").outer_size.width < 120
-
-    drive(root, steps)
-
-
-@pytest.mark.parametrize("path", sorted(shipped_folder().glob("*.toml")), ids=lambda path: path.stem)
-def test_text_of_shipped_themes_can_be_read(path: Path) -> None:
-    theme = load_theme(path)
-    if theme.ansi:  # the terminal's own colours: nobody here knows them
-        return
-    grounds = [theme.background, theme.surface, theme.panel, theme.variables["forge-cursor"]]
-    words = [
-        theme.foreground,
-        theme.primary,
-        theme.secondary,
-        theme.accent,
-        theme.warning,
-        theme.error,
-        theme.success,
-        *(theme.variables[f"forge-{name}"] for name in TOKENS if name != "cursor"),
-    ]
-    for ground in grounds:
-        for word in words:
-            assert contrast(word, ground) >= 4.5, f"{word} on {ground}"
-
-
-def contrast(first: str, second: str) -> float:
-    """WCAG 2.1's contrast ratio, from its relative luminance."""
-
-    def luminance(text: str) -> float:
-        parts = [
-            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-            for part in Color.parse(text).normalized
-        ]
-        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
-
-    darker, lighter = sorted((luminance(first), luminance(second)))
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def test_shipped_themes_are_six_and_a_bad_one_of_the_user_is_told(root: Path, home: Path) -> None:
-    (home / "config/themes").mkdir(parents=True)
-    (home / "config/themes/mine.toml").write_text('name = "mine"\ndark = true\n[base]\n[tokens]\n')
-    themes, problems = all_themes()
-    assert len(themes) == 6 and sum(theme.ansi for theme in themes) == 2
-    assert len(problems) == 1 and "mine.toml" in problems[0]
-
-    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
-        assert "lacks verified" in text_of(app).replace("\n", "")
-
-    drive(root, steps)
-
-
 # -- texts
+
+
+def test_markdown_is_read_with_its_code_and_lists() -> None:
+    text = "# Plan\n\n- one `x` and **two** more words than fit\n\n```cuda\nint x;\n```\nend"
+    lines = rendered(text, 24)
+    plain = ["".join(span for span, _ in line) for line in lines]
+    assert plain[0] == "Plan" and plain[2].startswith("- one x and two") and plain[3].startswith("  ")
+    assert "  int x;" in plain and plain[-1] == "end"
+    assert ("x", "accent") in lines[2] and ("two", "bold") in lines[2]
+    assert any(token == "code-type" for line in lines for _, token in line)
 
 
 def test_a_comment_over_lines_is_a_comment_on_each() -> None:
@@ -399,76 +370,6 @@ def test_the_heat_table_has_the_fastest_of_each_cell() -> None:
         and rows[2].split() == ["2", "7.00", "11.00"]
     )
     assert heat_table(points[:1]) == []
-
-
-# -- the form
-
-
-def test_paths_complete(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "words.txt").write_text("a\n")
-    assert completion(f"{tmp_path}/mo") == f"{tmp_path}/model/"
-    assert completion(f"text:{tmp_path}/w") == f"text:{tmp_path}/words.txt"
-    assert completion("hf:some/thing") is None and completion(f"{tmp_path}/zzz") is None
-
-
-def test_the_form_says_of_each_field_what_is_wrong(tmp_path: Path) -> None:
-    model = tmp_path / "model.py"
-    model.write_text("def build_model(): ...\n")
-    form = {
-        "source": str(model),
-        "folder": "",
-        "inputs": "text:=one two",
-        "weights": "",
-        "dtype": "",
-        "attention": "",
-        "device": "host",
-        "provider": "builtin",
-        "llm": "",
-        "budget": "",
-    }
-    assert all(item.good for item in check_form(form))
-    assert next(item.text for item in check_form(form) if item.field == "inputs") == "one two"
-    for field, value in (
-        ("source", "nowhere.py"),
-        ("inputs", "image:none.png"),
-        ("weights", "none.bin"),
-        ("dtype", "int3"),
-        ("device", "gpu"),
-        ("provider", "nobody"),
-        ("budget", "much"),
-        ("folder", str(model)),
-    ):
-        wrong = [item.field for item in check_form({**form, field: value}) if not item.good]
-        assert wrong, f"{field} = {value} passed"
-
-
-def test_the_form_makes_a_project_and_a_failed_capture_can_be_corrected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = tmp_path / "model.py"
-    model.write_text("def build_model(): ...\n")
-    codes = iter([2, 0])
-
-    async def capture(log: Path, *arguments: str) -> int:
-        log.write_text("forge-tui: the model cannot be built\n")
-        return next(codes)
-
-    monkeypatch.setattr("forge_tui.screens.newproject.logged_command", capture)
-
-    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "n", *str(model))
-        shown = await press(app, pilot, "ctrl+s")
-        await pilot.pause(0.5)
-        shown = text_of(app)
-        assert "the model cannot be built" in shown and "correct the field" in shown
-        await press(app, pilot, "tab", "tab", *"text:=words")
-        await press(app, pilot, "ctrl+s")
-        await pilot.pause(0.5)
-        assert "nothing captured yet" in text_of(app)
-
-    drive(None, steps, size=(160, 40))
-    assert 'spec = "text:=words"' in (tmp_path / "model-forge/project.toml").read_text()
 
 
 def test_started_and_ended_runs_are_told_apart(root: Path) -> None:

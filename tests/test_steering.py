@@ -11,7 +11,8 @@ from test_search import add
 
 from forge_tui.engine import events, steering
 from forge_tui.engine.forge import run
-from forge_tui.engine.options import RunOptions
+from forge_tui.engine.halt import StopReason, Watch
+from forge_tui.engine.options import RunOptions, resolve
 from forge_tui.engine.search import POLICIES, open_policy
 from forge_tui.engine.search.policy import Move
 from forge_tui.engine.search.tree import Tree
@@ -179,3 +180,42 @@ def test_threads_may_leave_requests_at_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert {request.node for _, request in steering.pending(paths)} == {f"{KEY}/{number}" for number in range(20)}
+
+
+def test_a_paused_run_judges_what_is_in_flight_and_asks_for_nothing_until_it_goes_on(tmp_path: Path) -> None:
+    paths, config = make_project(tmp_path / "p", SOFTMAX, iterations=3)
+    seen: list[events.AnyEvent] = []
+
+    def on_event(event: events.AnyEvent) -> None:
+        seen.append(event)
+        if isinstance(event, events.Proposed) and len(seen) < 5:
+            paths.pause_request.touch()
+            threading.Timer(1.0, paths.pause_request.unlink).start()
+
+    options = RunOptions(
+        device="host", seeds=False, package=False, provider=write_writer(tmp_path, kernel("verified 20"))
+    )
+    run(paths, config, options, on_event, ScriptedJudge().open)
+    words = [event.text for event in seen if isinstance(event, events.Note)]
+    kinds = [type(event) for event in seen]
+    begun = words.index("paused: what is in flight is judged, nothing new is asked for")
+    assert words[begun + 1] == "going on"
+    during = kinds[kinds.index(events.Note, kinds.index(events.Proposed)) + 1 :]
+    assert during.index(events.Judged) < during.index(events.Note) < during.index(events.Proposed)
+    assert not paths.pause_request.exists()
+
+
+def test_a_time_limit_does_not_run_while_a_run_is_paused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("forge_tui.engine.halt.time.monotonic", lambda: now[0])
+    paths, config = make_project(tmp_path / "p", SOFTMAX)
+    watch = Watch(paths, resolve(config, RunOptions(time_limit_s=10.0)), load_state(paths))
+    now[0] = 9.0
+    paths.pause_request.touch()
+    assert watch.paused()
+    now[0] = 50.0
+    assert watch.check(0) is None
+    paths.pause_request.unlink()
+    assert not watch.paused() and watch.check(0) is None
+    now[0] = 51.5
+    assert watch.check(0) is StopReason.TIME

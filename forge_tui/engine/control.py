@@ -80,6 +80,19 @@ def request_stop(paths: ProjectPaths) -> Holder | None:
     return holder
 
 
+def request_pause(paths: ProjectPaths, wanted: bool) -> Holder | None:
+    """Asks the engine that holds the project to propose nothing new, or to go on. Returns whom it asked; None when nobody
+    holds the project."""
+    holder = current_holder(paths)
+    if holder is None:
+        return None
+    if wanted:
+        write_atomic(paths.pause_request, "")
+    else:
+        paths.pause_request.unlink(missing_ok=True)
+    return holder
+
+
 def wait_released(paths: ProjectPaths, seconds: float) -> bool:
     """Whether the project is free within so many seconds."""
     deadline = time.monotonic() + seconds

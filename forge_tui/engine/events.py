@@ -79,6 +79,8 @@ class Replied(Event, tag="replied"):
     """One line."""
     prompt_file: str | None = None
     reply_file: str | None = None
+    reasoning_file: str | None = None
+    """What the model showed of its thinking."""
     tokens_in: int = 0
     tokens_out: int = 0
     cost_usd: float | None = None
@@ -144,6 +146,16 @@ class Packaged(Event, tag="packaged"):
     kernels: int
 
 
+class KernelUse(Struct, frozen=True):
+    """What became of one kernel's calls in the model."""
+
+    variant: str
+    calls: int
+    """By the kernel."""
+    fallbacks: dict[str, int] = {}
+    """By the original operator: the guard that sent them there -> calls."""
+
+
 class InModel(Event, tag="in_model"):
     """The model was run with the package's kernels and compared with eager."""
 
@@ -152,6 +164,34 @@ class InModel(Event, tag="in_model"):
     kernel_calls: int
     fallback_calls: int
     detail: str = ""
+    kernels: tuple[KernelUse, ...] = ()
+    """Of every kernel in the package; empty in journals of older versions."""
+
+
+class ModelTime(Struct, frozen=True):
+    """One way to run the whole model."""
+
+    name: str
+    """`eager`, `torch.compile` ..., `forged`, `forged under compile`."""
+    us: float | None
+    """Median device time of a forward, microseconds; None where it could not be timed."""
+    speedup: float | None = None
+    """Over eager."""
+    speedup_interval: tuple[float, float] | None = None
+
+
+class Benched(Event, tag="benched"):
+    """The whole model was compared and, on a GPU, timed with its package (`forge-tui bench`). No part of a run."""
+
+    accepted: bool
+    reason: str
+    device: str
+    times: tuple[ModelTime, ...]
+    """Eager first; empty where nothing is timed."""
+    error: float
+    """Norm of the difference from eager over eager's norm, the largest over held-out inputs."""
+    dropped: dict[str, str] = {}
+    """Variants whose kernels were taken out of the package, with the reason."""
 
 
 class Note(Event, tag="note"):
@@ -171,7 +211,7 @@ class RunEnded(Event, tag="run_ended"):
 
 
 AnyEvent = (RunStarted | Captured | Selected | Proposed | Replied | Judged | Confirmed | OperatorDone | Packaged | InModel
-            | Note | RunEnded | Steered)
+            | Benched | Note | RunEnded | Steered)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyEvent)

@@ -208,7 +208,8 @@ class _Run:
         agreement = run_in_model(self.paths, self.config, module, "host" if self.device == "host" else "cuda", self._progress)
         self.recorder.record(events.InModel(
             at=time.time(), relative_error=agreement.relative_error, kernel_calls=agreement.kernel_calls,
-            fallback_calls=agreement.fallback_calls, detail=f"{agreement.outputs} outputs compared"), sync=True)
+            fallback_calls=agreement.fallback_calls, detail=f"{agreement.outputs} outputs compared",
+            kernels=agreement.kernels), sync=True)
 
     def _speedup(self, reason: StopReason, variants: list[Variant], settings: Settings) -> StopReason:
         wanted = settings.require_speedup

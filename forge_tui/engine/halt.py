@@ -75,6 +75,17 @@ class Watch:
         self.started = time.monotonic()
         self.signalled: StopReason | None = None
         """A signal that came while `listening`."""
+        self._paused_at: float | None = None
+
+    def paused(self) -> bool:
+        """Whether somebody asked to propose nothing new for now. A time limit does not run meanwhile."""
+        wanted, now = self.paths.pause_request.exists(), time.monotonic()
+        if wanted and self._paused_at is None:
+            self._paused_at = now
+        elif not wanted and self._paused_at is not None:
+            self.started += now - self._paused_at
+            self._paused_at = None
+        return wanted
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -106,7 +117,7 @@ class Watch:
         if self.paths.stop_request.exists():
             return StopReason.STOPPED
         limit = self.settings.time_limit_s
-        if limit and time.monotonic() - self.started >= limit:
+        if limit and (self._paused_at or time.monotonic()) - self.started >= limit:
             return StopReason.TIME
         return self._money(asking)
 

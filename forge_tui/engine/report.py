@@ -206,6 +206,8 @@ def event_line(event: events.AnyEvent, name_of: Callable[[str], str] = lambda ke
         case events.InModel():
             return (f"in the model: {event.kernel_calls} calls by kernels, {event.fallback_calls} by the original operators; "
                     f"outputs within {event.relative_error:.2g} of eager's{f' ({event.detail})' if event.detail else ''}")
+        case events.Benched():
+            return f"whole model {'accepted' if event.accepted else 'not accepted'}: {event.reason}"
         case events.Note():
             return event.text if event.level == "info" else f"{event.level}: {event.text}"
         case events.RunEnded():

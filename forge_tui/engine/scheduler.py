@@ -23,6 +23,7 @@ from forge_tui.engine.judging import Judges
 from forge_tui.engine.options import Settings
 from forge_tui.engine.outcome import conclude, value_of
 from forge_tui.engine.providers.base import Ask, Exhausted, Provider, Reply, ReplyPending
+from forge_tui.engine.providers.live import LiveReplies
 from forge_tui.engine.recorder import Recorder
 from forge_tui.engine.search.models import choose_llm
 from forge_tui.engine.search.policy import Policy
@@ -57,7 +58,12 @@ class Scheduler:
         self.asked_at: dict[str, float] = {}
         self.left: set[str] = set()
         """A person's requests for operators that this run does not work on."""
+        self.paused = False
         self.cancel = threading.Event()
+        self.live = LiveReplies(paths.replies)
+        self.live.clear()  # of a run that was killed
+        for provider in self.providers:
+            provider.listener = self.live
         self._results: queue.Queue[Callable[[], None]] = queue.Queue()
         self._threads = ThreadPoolExecutor(settings.jobs, thread_name_prefix="ask")
 
@@ -77,10 +83,13 @@ class Scheduler:
             if found is not None and not found.drains:
                 return found
             stop = stop or found
-            if stop is None:
+            paused = stop is None and self._pause()
+            if stop is None and not paused:
                 self._fill()
             if self.asking or self.judging:
                 self._take()
+            elif paused:
+                time.sleep(POLL_S)
             elif stop is None and self.waiting:
                 if not self._poll_waiting():
                     return StopReason.WAITING
@@ -92,12 +101,21 @@ class Scheduler:
         self.cancel.set()
         self.judges.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
+        self.live.clear()
         for provider in self.providers:
             provider.close()
 
     def note(self, text: str) -> None:
         """Something the user should read, said by any thread: recorded by the loop's own."""
         self._results.put(lambda: self.recorder.note("warning", text))
+
+    def _pause(self) -> bool:
+        """Whether the run is to propose nothing new; says so when that changes."""
+        paused = self.watch.paused()
+        if paused != self.paused:
+            self.paused = paused
+            self.recorder.note("info", "paused: what is in flight is judged, nothing new is asked for" if paused else "going on")
+        return paused
 
     # -- a person's moves
 
@@ -260,8 +278,10 @@ class Scheduler:
         self.recorder.record(events.Replied(
             at=time.time(), node=node.id, kernel=kernel, idea=reply.idea,
             prompt_file=self._keep(f"{ask.id}.prompt.md", reply.prompt), reply_file=self._keep(f"{ask.id}.reply.md", reply.text),
+            reasoning_file=self._keep(f"{ask.id}.reasoning.md", reply.reasoning),
             tokens_in=reply.tokens_in, tokens_out=reply.tokens_out, cost_usd=reply.cost_usd, problem=reply.problem,
             model=reply.model, seconds=time.monotonic() - self.asked_at[node.id]), sync=True)
+        self.live.ended(ask.id)
 
     def _keep(self, name: str, text: str) -> str | None:
         if not text:

@@ -67,6 +67,8 @@ class RunState:
     package_stale: bool = False
     """An operator's result changed since the package was written."""
     in_model: events.InModel | None = None
+    benched: events.Benched | None = None
+    """The whole model with the package that is there now."""
     notes: collections.deque[events.Note] = field(default_factory=lambda: collections.deque(maxlen=KEPT_NOTES))
     activity: str = ""
     """What goes on now, in plain words; empty when nothing does."""
@@ -93,7 +95,8 @@ class RunState:
         handler = _HANDLERS.get(type(event))
         if handler is not None:
             handler(self, event)
-        self.last_event_at = event.at
+        if not isinstance(event, events.Benched):  # which is no part of a run's time
+            self.last_event_at = event.at
 
     @property
     def cost_usd(self) -> float | None:
@@ -214,12 +217,15 @@ class RunState:
         self.activity = ""
 
     def _packaged(self, event: events.Packaged) -> None:
-        self.packaged, self.in_model, self.package_stale = event, None, False
+        self.packaged, self.in_model, self.benched, self.package_stale = event, None, None, False
         self.activity = "running the model with the package"
 
     def _in_model(self, event: events.InModel) -> None:
         self.in_model = event
         self.activity = ""
+
+    def _benched(self, event: events.Benched) -> None:
+        self.benched = event
 
     def _note(self, event: events.Note) -> None:
         self.notes.append(event)
@@ -245,6 +251,7 @@ _HANDLERS = {
     events.OperatorDone: RunState._operator_done,
     events.Packaged: RunState._packaged,
     events.InModel: RunState._in_model,
+    events.Benched: RunState._benched,
     events.Note: RunState._note,
     events.RunEnded: RunState._run_ended,
     events.Steered: RunState._steered,

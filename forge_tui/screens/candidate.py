@@ -23,7 +23,9 @@ def verdict_lines(node: Node, verdict: Verdict | None, width: int) -> list[Line]
     if verdict is None:
         problem = node.replied.problem if node.replied else ""
         return lines + wrapped(
-            problem or ("being judged now" if node.kernel else "waiting for the provider's reply"), width
+            problem
+            or ("being judged now" if node.kernel else "being written: `reasoning` shows it as it comes (6)"),
+            width,
         )
     lines += wrapped(verdict.sentence, width)
     if node.judged is not None and node.judged.duplicate_of:

@@ -5,9 +5,16 @@ from __future__ import annotations
 from forge_tui.engine.search.tree import Node
 from forge_tui.screens.candidate import profile_lines, timing_lines, verdict_lines
 from forge_tui.screens.code import highlighted, numbered, side_by_side, unified
+from forge_tui.screens.livetext import LiveText
+from forge_tui.screens.markdown import rendered
 from forge_tui.screens.watch import ProjectWatch
 from forge_tui.screens.widgets.lines import wrapped
 from forge_tui.screens.widgets.paint import Line
+
+
+AGAINST = ("parent", "best", "builtin", "marked")
+"""What a diff may compare with; `builtin`: the best of the kernels that ship with Forge."""
+LIVE = ("reasoning", "reply")
 
 
 class CandidateTexts:
@@ -19,6 +26,7 @@ class CandidateTexts:
         self.marked: str | None = None
         self.unified: bool | None = None
         """None: by the width of the terminal."""
+        self._live: LiveText | None = None
 
     def lines(self, tab: str, node: Node, width: int, flat: bool) -> list[Line]:
         """One tab. flat: whether a diff is unified."""
@@ -64,10 +72,36 @@ class CandidateTexts:
             return wrapped(f"{names[0]} and {names[1]} have the same text", width)
         return unified(old, new, *names) if flat else side_by_side(old, new, *names, width)
 
+    def grows(self, tab: str, node: Node | None) -> bool:
+        """Whether a tab shows what is being written now."""
+        return tab in LIVE and node is not None and node.replied is None and not node.settled
+
+    def _reasoning_lines(self, node: Node, width: int) -> list[Line]:
+        if self.grows("reasoning", node):
+            if self._live is None or (self._live.node, self._live.width) != (node.id, width):
+                self._live = LiveText(self.project.paths.replies, node.id, width)
+            return self._live.more() or wrapped(
+                "asked; nothing came yet" if self.project.running else "asked by a run that ended; f asks again",
+                width,
+                "forge-muted",
+            )
+        replied = node.replied
+        if replied is not None and replied.reasoning_file:
+            return self._text_file(replied.reasoning_file, width, "reasoning")
+        lines = rendered(replied.idea, width) + [()] if replied is not None and replied.idea else []
+        why = (
+            "the model showed no reasoning; `reply` has all that it wrote"
+            if replied is not None and replied.reply_file
+            else "a kernel that ships with Forge or a person's has no reasoning"
+        )
+        return lines + wrapped(why, width, "forge-muted")
+
     def _prompt_lines(self, node: Node, width: int) -> list[Line]:
         return self._text_file(node.replied.prompt_file if node.replied else None, width, "prompt")
 
     def _reply_lines(self, node: Node, width: int) -> list[Line]:
+        if self.grows("reply", node):
+            return self._reasoning_lines(node, width)
         return self._text_file(node.replied.reply_file if node.replied else None, width, "reply")
 
     def _compiler_lines(self, node: Node, width: int) -> list[Line]:
@@ -79,7 +113,7 @@ class CandidateTexts:
         if name is None:
             return wrapped(f"no {what}: a kernel that ships with Forge or a person's has none", width)
         try:
-            return wrapped((self.project.paths.replies / name).read_text(errors="replace"), width)
+            return rendered((self.project.paths.replies / name).read_text(errors="replace"), width)
         except OSError as error:
             return wrapped(f"replies/{name} cannot be read: {error.strerror}", width)
 
@@ -95,6 +129,10 @@ class CandidateTexts:
     def _other(self, node: Node) -> tuple[Node | None, str]:
         if self.against == "best":
             return self.project.state.operator(self.variant).best, "best"
+        if self.against == "builtin":
+            nodes = self.project.state.operator(self.variant).tree.nodes.values()
+            shipped = [item for item in nodes if item.provider == "builtin" and item.kernel and item.id != node.id]
+            return max(shipped, key=lambda item: item.value or float("-inf"), default=None), "builtin"
         if self.against == "marked":
             return (self.project.state.node(self.marked) if self.marked else None), "marked"
         return (node.parent if node.parent and node.parent.id else None), "parent"

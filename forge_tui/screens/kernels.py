@@ -13,7 +13,7 @@ from textual.widgets import Static
 from forge_tui.engine import steering
 from forge_tui.engine.search.tree import Node
 from forge_tui.screens.base import FindLine, ForgeScreen
-from forge_tui.screens.candidatetexts import CandidateTexts
+from forge_tui.screens.candidatetexts import AGAINST, CandidateTexts
 from forge_tui.screens.dialogs import Ask
 from forge_tui.screens.editing import edit_text, hand_over
 from forge_tui.screens.searchtree import COLUMNS, FOLD, SPEEDUP, TreeRows
@@ -24,7 +24,7 @@ from forge_tui.screens.widgets.paint import Line
 from forge_tui.screens.widgets.table import Table
 from forge_tui.screens.words import short
 
-TABS = ("verdict", "timing", "source", "diff", "profile", "prompt", "reply", "compiler")
+TABS = ("verdict", "timing", "source", "diff", "profile", "reasoning", "prompt", "reply", "compiler")
 DESCRIBE_S = 0.05
 """The text pane follows the cursor after this rest, so that a held key does not draw what nobody reads."""
 WIDE = 120
@@ -54,7 +54,7 @@ class KernelBench(ForgeScreen):
         Binding(
             "m", "mark", "mark", show=False, tooltip="mark this candidate, to compare others with it", id="kernels.mark"
         ),
-        Binding("d", "diff", "diff", tooltip="what the diff compares with: parent, best, marked", id="kernels.diff"),
+        Binding("d", "diff", "diff", tooltip="what the diff compares with: parent, best, builtin, marked", id="kernels.diff"),
         Binding("v", "layout", "layout", show=False, tooltip="the diff unified or side by side", id="kernels.layout"),
         Binding("n", "found(1)", "next match", show=False, tooltip="next match", id="kernels.next_match"),
         Binding("N", "found(-1)", "previous match", show=False, tooltip="previous match", id="kernels.previous_match"),
@@ -146,6 +146,8 @@ class KernelBench(ForgeScreen):
     def follow(self) -> None:
         if self.project.refresh():
             self._show()
+        elif self.texts.grows(self.tab, self.node):
+            self._describe(force=True)
 
     def _show(self, force: bool = False) -> None:
         operator = self.project.state.operator(self.variant)
@@ -195,6 +197,8 @@ class KernelBench(ForgeScreen):
         fresh = self._shown is None or stamp[0] != self._shown[0] or self.tab != self._shown[3]
         self._shown = stamp
         self.update("#tabs", self._tab_line(width))
+        live = self.texts.grows(self.tab, node)
+        view.tail = live and (fresh or view.at_end)
         view.show(self._lines(node, width), top=0 if fresh else None)
 
     def _tab_line(self, width: int) -> str:
@@ -241,7 +245,7 @@ class KernelBench(ForgeScreen):
 
     def action_diff(self) -> None:
         if self.tab == "diff":
-            kinds = ("parent", "best", "marked")
+            kinds = AGAINST
             self.texts.against = kinds[(kinds.index(self.texts.against) + 1) % len(kinds)]
         self.action_tab("diff")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from forge_tui.engine.cards import OperatorFile, Variant
+from forge_tui.engine.events import KernelUse
 from forge_tui.engine.state import OperatorState
 from forge_tui.screens.watch import ProjectWatch
 from forge_tui.screens.widgets.table import Cell, Column, Row
@@ -235,13 +236,23 @@ class OperatorRows:
         return Cell(word, token)
 
 
+def use_of(watch: ProjectWatch, key: str) -> KernelUse | None:
+    """How a variant's kernel fared when the model was run with the package; None where that is not known."""
+    proof = watch.state.in_model
+    return next((use for use in proof.kernels if use.variant == key), None) if proof else None
+
+
 def in_model(watch: ProjectWatch, entry: Entry) -> tuple[str, str]:
-    """What the model uses for this variant, in a word, and its token."""
-    if entry.variant.key in watch.packaged:
-        if watch.state.package_stale:
-            return "✓ older", "forge-running"
+    """What the model uses for this variant (`3 of 4`: calls that the kernel took), and its token."""
+    if entry.variant.key not in watch.packaged:
+        return ("original", "forge-muted")
+    if watch.state.package_stale:
+        return "✓ older", "forge-running"
+    use = use_of(watch, entry.variant.key)
+    if use is None:
         return ("✓ used", "forge-verified") if watch.state.in_model else ("packed", "")
-    return ("original", "forge-muted")
+    back = sum(use.fallbacks.values())
+    return f"{'✓' if use.calls else '✗'} {use.calls} of {use.calls + back}", "forge-running" if back else "forge-verified"
 
 
 def in_model_reason(watch: ProjectWatch, entry: Entry) -> str:
@@ -249,6 +260,9 @@ def in_model_reason(watch: ProjectWatch, entry: Entry) -> str:
     if entry.variant.key in watch.packaged:
         if watch.state.package_stale:
             return "the package holds an older result; the next run writes it anew"
+        use = use_of(watch, entry.variant.key)
+        if use is not None:
+            return _use_sentence(use)
         return "its kernel is in the package" + (
             ", which ran in the model" if watch.state.in_model else "; not run in the model yet"
         )
@@ -257,6 +271,16 @@ def in_model_reason(watch: ProjectWatch, entry: Entry) -> str:
     if entry.status in ("won", "verified"):
         return "the original operator, until a package is written"
     return "the original operator: no kernel won"
+
+
+def _use_sentence(use: KernelUse) -> str:
+    if not use.calls and not use.fallbacks:
+        return "its kernel is in the package; no call of the model came to it"
+    sentence = f"its kernel ran {use.calls} time{'s' * (use.calls != 1)} in the model"
+    if not use.fallbacks:
+        return f"{sentence}, the original never"
+    why = ", ".join(f"{reason} {count}" for reason, count in sorted(use.fallbacks.items(), key=lambda item: -item[1]))
+    return f"{sentence}, the original {sum(use.fallbacks.values())}: {why}"
 
 
 def shape_of(variant: Variant) -> str:

@@ -11,7 +11,7 @@ from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.widgets import Static
 
-from forge_tui.engine.control import request_stop
+from forge_tui.engine.control import request_pause, request_stop
 from forge_tui.errors import ForgeError
 from forge_tui.screens.base import FindLine, ForgeScreen
 from forge_tui.screens.dialogs import Choose
@@ -45,6 +45,14 @@ class OperatorBench(ForgeScreen):
             "F", "forge_all", "forge all", tooltip="forge all, most recoverable time first", id="operators.forge_all"
         ),
         Binding("s", "stop", "stop", tooltip="stop the run after a clean save; f goes on later", id="operators.stop"),
+        Binding(
+            "P",
+            "pause",
+            "pause",
+            show=False,
+            tooltip="pause the run: what is in flight is judged, nothing new is asked for; or let it go on",
+            id="operators.pause",
+        ),
         Binding(
             "r", "results", "results", tooltip="before and after, in use or fallen back, export", id="operators.results"
         ),
@@ -290,6 +298,20 @@ class OperatorBench(ForgeScreen):
             self.notify("no run holds this project; f starts one", title="Nothing to stop")
         else:
             self.notify(f"{holder} saves and ends; f goes on from there", title="Stopping")
+
+    def action_pause(self) -> None:
+        wanted = not self.project.paused
+        try:
+            holder = request_pause(self.project.paths, wanted)
+        except (ForgeError, OSError) as error:
+            self.notify(str(error), title="Cannot be paused", severity="error")
+            return
+        if holder is None:
+            self.notify("no run holds this project; f starts one", title="Nothing to pause")
+        elif wanted:
+            self.notify("what is in flight is judged, nothing new is asked for; P goes on", title="Paused")
+        else:
+            self.notify(f"{holder} goes on", title="Going on")
 
     def action_results(self) -> None:
         from forge_tui.screens.results import Results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from textual import work
@@ -9,8 +10,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.widgets import Static
 
+from forge_tui.engine.events import ModelTime
+from forge_tui.errors import ProjectError
 from forge_tui.screens.base import FindLine, ForgeScreen
-from forge_tui.screens.dialogs import Ask
+from forge_tui.screens.exporting import Export, Plan, offer_of
 from forge_tui.screens.operatorrows import Entry, in_model, in_model_reason, shape_of
 from forge_tui.screens.processes import forge_command
 from forge_tui.screens.watch import ProjectWatch
@@ -30,6 +33,8 @@ COLUMNS = (
     Column("in model", 9),
     Column("result", 12, drop=1),
 )
+LABEL = 14
+"""Cells of the labels below the table."""
 BEFORE, SPEEDUP = 2, 4
 """Columns: left out where nothing was timed against eager."""
 
@@ -42,12 +47,20 @@ class Results(ForgeScreen):
         "✓ used: the kernel runs in the model   original: the model's own operator runs; the line below says why"
     )
     BINDINGS = [
-        Binding("x", "export(False)", "export", tooltip="write the package to a folder", id="results.export"),
-        Binding("w", "export(True)", "export wheel", tooltip="write the package and a wheel of it", id="results.wheel"),
+        Binding("x", "export(False)", "export", tooltip="choose kernels and write the package", id="results.export"),
+        Binding("w", "export(True)", "export wheel", tooltip="the same, and a wheel of it", id="results.wheel"),
+        Binding(
+            "b",
+            "bench",
+            "bench the model",
+            tooltip="compare and time the whole model: eager, torch.compile, forged",
+            id="results.bench",
+        ),
         Binding("escape,q", "app.pop_screen", "back", id="results.back"),
     ]
     DEFAULT_CSS = """
-    Results #whole { height: 9; padding: 0 1; border-top: solid $panel; }
+    Results #whole { height: 13; padding: 0 1; border-top: solid $panel; }
+    Results.low #whole { height: 8; }
     """
 
     def __init__(self, watch: ProjectWatch) -> None:
@@ -55,6 +68,7 @@ class Results(ForgeScreen):
         self.project = watch
         self._entries: dict[str, Entry] = {}
         self._wanted = ""
+        self._benching = False
 
     def compose(self) -> ComposeResult:
         yield Static(id="title", markup=False)
@@ -69,6 +83,7 @@ class Results(ForgeScreen):
         self.start_following()
 
     def on_resize(self) -> None:
+        self.set_class(self.size.height < 30, "low")
         self.call_after_refresh(self._show)
 
     def follow(self) -> None:
@@ -129,30 +144,56 @@ class Results(ForgeScreen):
         self.app.push_screen(KernelBench(self.project, message.key))
 
     def action_export(self, wheel: bool) -> None:
-        good = [entry for entry in self._entries.values() if entry.status in ("won", "verified")]
-        if not good:
-            self.notify("no kernel is confirmed yet: esc, then F forges", title="Nothing to export")
+        entries = list(self._entries.values())
+        if not any(offer_of(entry).able for entry in entries):
+            self.notify("no kernel is verified yet: esc, then F forges", title="Nothing to export")
             return
 
-        def chosen(folder: str | None) -> None:
-            if folder:
-                self._export(folder, wheel)
+        def chosen(plan: Plan | None) -> None:
+            if plan is not None:
+                self._export(plan)
 
-        self.app.push_screen(
-            Ask(f"Write the package of {len(good)} kernels to", str(self.project.paths.packages / "export")), chosen
-        )
+        self.app.push_screen(Export(entries, str(self.project.paths.packages / "export"), wheel), chosen)
 
     @work(exclusive=True)
-    async def _export(self, folder: str, wheel: bool) -> None:
+    async def _export(self, plan: Plan) -> None:
         self.notify("packing; kernels that cannot be packed are named at the end", title="Exporting")
         finished = await forge_command(
-            "export", str(self.project.paths.root), "-o", folder, *(["--wheel"] if wheel else [])
+            "export",
+            str(self.project.paths.root),
+            "-o",
+            plan.folder,
+            "--select",
+            ",".join(plan.variants),
+            *(["--wheel"] if plan.wheel else []),
         )
         said = "\n".join(filter(None, (finished.out.strip(), finished.err.strip())))
         if finished.code:
             self.notify(finished.words, title="Not exported", severity="error", timeout=20)
         else:
             self.notify(said, title="Exported", timeout=20)
+
+    def action_bench(self) -> None:
+        if self.project.state.packaged is None:
+            self.notify("there is no package yet: a run that ends well writes one; esc, then F", title="Nothing to bench")
+        elif self.project.running:
+            self.notify(f"{self.project.holder} holds this project; it can be benched after that", title="Not now")
+        elif self._benching:
+            self.notify("it is being benched", title="Already benching")
+        else:
+            self._bench()
+
+    @work(exclusive=True, group="bench")
+    async def _bench(self) -> None:
+        self._benching = True
+        self.notify("the whole model is compared and timed; the result comes up here", title="Benching")
+        finished = await forge_command("bench", str(self.project.paths.root))
+        self._benching = False
+        accepted = finished.out.strip().splitlines()[-1:] if finished.code in (0, ProjectError.exit_code) else []
+        if accepted:
+            self.notify(accepted[0], title="Benched", severity="information" if not finished.code else "warning")
+        else:
+            self.notify(finished.words, title="Not benched", severity="error", timeout=20)
 
     def found_text(self, text: str) -> None:
         self._wanted = text
@@ -163,37 +204,55 @@ class Results(ForgeScreen):
 
 
 def whole_lines(watch: ProjectWatch, entries: list[Entry], entry: Entry | None, width: int) -> list[Line]:
-    """The operator under the cursor in a line, then the whole model."""
+    """The whole model, then the operator under the cursor: a label and its words in each line."""
     lines: list[Line] = []
-    if entry is not None:
-        lines += wrapped(f"{short(entry.variant.operator)}: {in_model_reason(watch, entry)}", width, "bold")
-        reason = entry.operator.done.reason if entry.operator and entry.operator.done else ""
-        lines += wrapped(reason, width, "forge-muted") if reason else []
-        lines.append(())
-    proof, cards = watch.state.in_model, watch.cards
+    for label, text, token in (*_whole(watch, entries), *_operator(watch, entry)):
+        for number, line in enumerate(wrapped(text, width - LABEL, token)):
+            lines.append(((f"{'' if number else label:<{LABEL}}", "forge-muted"), *line))
+    return lines
+
+
+def _whole(watch: ProjectWatch, entries: list[Entry]) -> Iterator[tuple[str, str, str]]:
+    state, cards = watch.state, watch.cards
+    proof, bench = state.in_model, state.benched
+    if bench is not None:
+        token = "forge-verified bold" if bench.accepted else "forge-failed bold"
+        yield "model", f"{'✓ accepted' if bench.accepted else '✗ not accepted'}: {bench.reason}", token
+        times = [item for item in bench.times if item.us is not None]
+        if times:
+            said = (f"{item.name} {microseconds(item.us)}" + _gain(item) for item in times)
+            yield "", ", ".join(said), ""
+        for variant, reason in bench.dropped.items():
+            yield "", f"{watch.name_of(variant)} was dropped: {reason}", "forge-failed"
+    elif state.packaged is not None:
+        yield "model", "not timed as a whole yet: b compares and times it", "forge-muted"
     if proof is not None:
-        lines += wrapped(
-            f"whole model: {proof.kernel_calls} calls by kernels, {proof.fallback_calls} by the original operators, "
-            f"outputs within {proof.relative_error:.1e} of eager's ({proof.detail})",
-            width,
-            "forge-verified",
+        yield (
+            "in the model",
+            f"{proof.kernel_calls} calls by kernels, {proof.fallback_calls} by the original operators; outputs within "
+            f"{proof.relative_error:.1e} of eager's ({proof.detail})",
+            "" if bench else "forge-verified",
         )
     else:
-        lines += wrapped(
-            "whole model: not run with these kernels yet; a run that ends well does that", width, "forge-muted"
-        )
+        yield "in the model", "not run with these kernels yet; a run that ends well does that", "forge-muted"
     timed = [item for item in entries if item.status == "won" and item.best_us is not None]
     if cards is not None and timed:
         saved = sum(item.variant.calls * (item.baseline_us - (item.best_us or 0.0)) for item in timed)
-        lines += wrapped(
-            f"the kernels that won save {microseconds(saved)} of the {microseconds(cards.forward_us)} of a forward, summed over "
-            "operators; the model as a whole is not timed in this version",
-            width,
-        )
+        yield "saved", f"{microseconds(saved)} of {microseconds(cards.forward_us)} a forward, summed over operators", ""
     elif cards is not None and cards.time_kind == "cpu":
-        lines += wrapped(
-            "times here are modelled: nothing is timed against eager on the host target", width, "forge-muted"
-        )
-    if watch.state.packaged:
-        lines += wrapped(f"package: {watch.state.packaged.path}", width, "forge-muted")
-    return lines
+        yield "times", "modelled: nothing is timed against eager on the host target", "forge-muted"
+    if state.packaged:
+        yield "package", state.packaged.path, "forge-muted"
+
+
+def _gain(item: ModelTime) -> str:
+    return "" if item.speedup is None or item.name == "eager" else f" ({speedup(item.speedup, item.speedup_interval)})"
+
+
+def _operator(watch: ProjectWatch, entry: Entry | None) -> Iterator[tuple[str, str, str]]:
+    if entry is None:
+        return
+    yield "", "", ""
+    yield short(entry.variant.operator).rpartition(".")[2][: LABEL - 1], in_model_reason(watch, entry), "bold"
+    if entry.operator and entry.operator.done and entry.operator.done.reason:
+        yield "", entry.operator.done.reason, "forge-muted"

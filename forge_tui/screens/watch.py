@@ -62,6 +62,7 @@ class ProjectWatch:
             self._read_journal()
             self._read_package()
             self.holder = current_holder(self.paths)
+            self._changed(self.paths.pause_request)
             self.problem = ""
         except ForgeError as error:
             self.problem = str(error)
@@ -171,10 +172,15 @@ class ProjectWatch:
         return self.holder is not None
 
     @property
+    def paused(self) -> bool:
+        """Whether the run that is going on asks for nothing new."""
+        return self.running and self.paths.pause_request.exists()
+
+    @property
     def status(self) -> str:
         """One word: the journal says `running` also after a kill; the lock tells the two apart."""
         if self.running:
-            return "running"
+            return "paused" if self.paused else "running"
         return "killed" if self.state.status == "running" else self.state.status
 
     @property

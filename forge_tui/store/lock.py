@@ -35,8 +35,8 @@ class ProjectLock:
     """`with ProjectLock(paths):` the block is the only writer of the project.
 
     flock(2), so nothing is stale after `kill -9` or a reboot. The file stays (removing it would let two processes lock two
-    different files); its text is only for people and for `forge-tui stop`. An older stop request is dropped: it was meant
-    for an earlier holder. Raises ProjectLocked naming the other holder, MissingEnvironment on a read-only folder.
+    different files); its text is only for people and for `forge-tui stop`. An older request to stop or pause is dropped: it was
+    meant for an earlier holder. Raises ProjectLocked naming the other holder, MissingEnvironment on a read-only folder.
     """
 
     def __init__(self, paths: ProjectPaths) -> None:
@@ -54,6 +54,7 @@ class ProjectLock:
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, msgspec.json.encode(Holder(socket.gethostname(), os.getpid(), time.time())), 0)
                 self.paths.stop_request.unlink(missing_ok=True)
+                self.paths.pause_request.unlink(missing_ok=True)
         except BaseException:
             os.close(handle)
             raise
@@ -66,6 +67,7 @@ class ProjectLock:
             with suppress(OSError):  # the text is only for people; closing is what releases
                 os.ftruncate(self._handle, 0)
                 self.paths.stop_request.unlink(missing_ok=True)
+                self.paths.pause_request.unlink(missing_ok=True)
             os.close(self._handle)
             self._handle = None
 

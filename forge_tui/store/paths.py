@@ -88,6 +88,11 @@ class ProjectPaths:
         return self.root / "stop"
 
     @property
+    def pause_request(self) -> Path:
+        """While it is there the engine asks for nothing new; what is in flight is still judged."""
+        return self.root / "pause"
+
+    @property
     def steering(self) -> Path:
         """A person's moves that the engine has not taken up yet, `ID.json`."""
         return self.root / "steering"

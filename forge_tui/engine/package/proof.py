@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from msgspec import Struct
 
+from forge_tui.engine.events import KernelUse
 from forge_tui.engine.forward import open_model, run_forward
 from forge_tui.engine.package.compare import relative_error, tensors_of
 from forge_tui.engine.package.runtime import Backend, Package
@@ -30,6 +31,8 @@ class Agreement(Struct, frozen=True):
     """By function and reason."""
     outputs: int
     """Tensors compared."""
+    kernels: tuple[KernelUse, ...] = ()
+    """Each kernel's calls, and those that its guards sent to the original."""
 
 
 def run_in_model(paths: ProjectPaths, config: ProjectConfig, package: Path, target: Literal["host", "cuda"],
@@ -62,4 +65,5 @@ def run_in_model(paths: ProjectPaths, config: ProjectConfig, package: Path, targ
             count += len(before)
     report = forged.report()
     return Agreement(worst, sum(kernel["calls"] for kernel in report["kernels"]),
-                     sum(sum(reasons.values()) for reasons in report["fallbacks"].values()), report["fallbacks"], count)
+                     sum(sum(reasons.values()) for reasons in report["fallbacks"].values()), report["fallbacks"], count,
+                     tuple(KernelUse(kernel["variant"], kernel["calls"], kernel["fallbacks"]) for kernel in report["kernels"]))

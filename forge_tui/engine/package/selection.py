@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from forge_tui.engine.judge.verdict import Timing
-from forge_tui.engine.package.export import Winner
+from forge_tui.engine.package.winner import Winner
 from forge_tui.errors import ProjectError
 
 SAFE_MARGIN = 1.02
@@ -22,7 +22,7 @@ def select(winners: list[Winner], choice: str) -> tuple[list[Winner], list[tuple
     if choice == "all":
         return winners, []
     if choice == "safe":
-        reasons = [(winner, _unsafe(winner.verdict.timing)) for winner in winners]
+        reasons = [(winner, why_unsafe(winner.verdict.timing)) for winner in winners]
         return [winner for winner, reason in reasons if not reason], [(winner, reason) for winner, reason in reasons if reason]
     names = [name.strip() for name in choice.split(",") if name.strip()]
     for name in names:
@@ -39,7 +39,8 @@ def _named(winner: Winner, name: str) -> bool:
     return winner.variant.key.startswith(name) or fnmatchcase(operator, name) or fnmatchcase(operator.rpartition(".")[2], name)
 
 
-def _unsafe(timing: Timing | None) -> str:
+def why_unsafe(timing: Timing | None) -> str:
+    """Why a win is not one to rely on; empty where it is, or where nothing is timed against eager."""
     if timing is None or timing.kind == "modelled":
         return ""
     if timing.speedup_interval is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from forge_tui.engine.prompts import Prompt
 from forge_tui.engine.providers.base import Ask
 from forge_tui.engine.providers.keys import VARIABLES, read_key
+from forge_tui.engine.providers.live import ToolText
 from forge_tui.engine.providers.prices import find_price
 from forge_tui.engine.providers.streaming import (
     CUT_RETRIES,
@@ -75,7 +76,7 @@ class AnthropicProvider(StreamingProvider):
 
     def complete(self, prompt: Prompt, ask: Ask, cancel: threading.Event) -> Completion:
         llm = ask.llm if ask.llm in self.llms else self.llm
-        message = self.wait_for(self._request(prompt, llm), cancel)
+        message = self.wait_for(self._request(prompt, ask, llm), cancel)
         usage = message.usage
         written, read = usage.cache_creation_input_tokens or 0, usage.cache_read_input_tokens or 0
         cost, price = None, self._prices[llm]
@@ -87,17 +88,18 @@ class AnthropicProvider(StreamingProvider):
             tokens_out=usage.output_tokens,
             cost_usd=cost,
             model=message.model,
+            reasoning="\n\n".join(block.thinking for block in message.content if block.type == "thinking"),
             problem=_problem(message.stop_reason),
         )
 
-    async def _request(self, prompt: Prompt, llm: str) -> Message:
+    async def _request(self, prompt: Prompt, ask: Ask, llm: str) -> Message:
         import anthropic
         from anthropic import AsyncAnthropic
 
         async with AsyncAnthropic(api_key=self.secret, max_retries=RETRIES, timeout=READ_TIMEOUT_S) as client:
             for attempt in range(1 + CUT_RETRIES):
                 try:
-                    return await self._stream(client, prompt, llm)
+                    return await self._stream(client, prompt, ask, llm)
                 except anthropic.APIStatusError as error:
                     if error.status_code != 200 or attempt == CUT_RETRIES:  # 200: the error came within the stream
                         raise self._failed(error) from None
@@ -109,7 +111,9 @@ class AnthropicProvider(StreamingProvider):
                         raise self._failed(error) from None
         raise AssertionError("every attempt returns or raises")
 
-    async def _stream(self, client: AsyncAnthropic, prompt: Prompt, llm: str) -> Message:
+    async def _stream(self, client: AsyncAnthropic, prompt: Prompt, ask: Ask, llm: str) -> Message:
+        self.begun(ask)
+        words = ToolText()
         async with client.messages.stream(
             model=llm,
             max_tokens=MAX_TOKENS,
@@ -117,6 +121,13 @@ class AnthropicProvider(StreamingProvider):
             **_rules(prompt),
             **self.thinking,
         ) as stream:
+            async for event in stream:
+                if event.type == "thinking":
+                    self.came(ask, event.thinking, reasoning=True)
+                elif event.type == "text":
+                    self.came(ask, event.text)
+                elif event.type == "input_json":
+                    self.came(ask, words.more(event.partial_json))
             message = await stream.get_final_message()
         if message.stop_reason is None:
             raise CutStream("the stream ended before the reply did")

@@ -11,6 +11,7 @@ from msgspec import Struct
 from forge_tui.cuda.device import DeviceFacts
 from forge_tui.engine.cards import Variant
 from forge_tui.engine.judge.verdict import Verdict
+from forge_tui.engine.providers.live import Listener
 from forge_tui.engine.search.policy import Move
 
 
@@ -77,6 +78,8 @@ class Reply(Struct, frozen=True, kw_only=True):
     cost_usd: float | None = None
     """None: unknown. 0.0: really free."""
     model: str = ""
+    reasoning: str = ""
+    """What the model showed of its thinking; empty where it showed none."""
 
 
 class Exhausted(Exception):
@@ -106,6 +109,8 @@ class Provider(ABC):
     """Models that the run may choose among, where there are several (`Ask.llm`)."""
     deadline_s: float = 600.0
     """Of one `propose`."""
+    listener: Listener | None = None
+    """Told of replies while they come, by providers whose replies come in pieces."""
 
     @abstractmethod
     def propose(self, ask: Ask, cancel: threading.Event) -> Reply:

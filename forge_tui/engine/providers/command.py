@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import shlex
@@ -24,6 +25,8 @@ MAX_REPLY_BYTES = 4 * 1024 * 1024
 """A kernel file is some kilobytes; a program that writes more than this does not stop by itself."""
 
 POLL_S = 0.05
+SHOWN_AT_ONCE = 1 << 16
+"""Bytes of a reply that a listener is told at once."""
 SHOWN_STDERR = 600
 """Characters of a failed program's last words shown to the user."""
 
@@ -55,7 +58,7 @@ class CommandProvider(TextProvider):
                 stdin.seek(0)
             process = self._start(stdin, stdout, stderr, ask)
             try:
-                self._wait(process, stdout, stderr, cancel)
+                self._wait(process, stdout, stderr, ask, cancel)
             finally:
                 _end_group(process)
             if process.returncode != 0:
@@ -72,9 +75,11 @@ class CommandProvider(TextProvider):
             raise ProviderError(f"the program cannot be started: {error.strerror or error}", where=self.arguments[0],
                                 cure="give its full path, and make it executable") from error
 
-    def _wait(self, process: subprocess.Popen[bytes], stdout: BinaryIO, stderr: BinaryIO,
+    def _wait(self, process: subprocess.Popen[bytes], stdout: BinaryIO, stderr: BinaryIO, ask: Ask,
               cancel: threading.Event) -> None:
         deadline = time.monotonic() + self.deadline_s
+        told, decoder = 0, codecs.getincrementaldecoder("utf-8")("replace")
+        self.begun(ask)
         while True:
             try:
                 process.wait(POLL_S)
@@ -83,6 +88,10 @@ class CommandProvider(TextProvider):
                 pass
             if cancel.is_set():
                 raise Cancelled
+            if self.listener is not None:
+                written = os.pread(stdout.fileno(), SHOWN_AT_ONCE, told)  # leaves the program's own place in the file
+                told += len(written)
+                self.came(ask, decoder.decode(written))
             if os.fstat(stdout.fileno()).st_size > MAX_REPLY_BYTES:
                 raise ProviderError(f"the program wrote more than {MAX_REPLY_BYTES >> 20} MiB and was ended",
                                     where=self.arguments[0], cure="make it write one reply and end")

@@ -9,7 +9,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -48,6 +48,7 @@ class _Answer(Struct):
     """A reply as it grows."""
 
     text: str = ""
+    reasoning: str = ""
     refusal: str = ""
     finish: str = ""
     model: str = ""
@@ -104,7 +105,7 @@ class OpenAiProvider(StreamingProvider):
 
     def complete(self, prompt: Prompt, ask: Ask, cancel: threading.Event) -> Completion:
         llm = ask.llm if ask.llm in self.llms else self.llm
-        answer = self.wait_for(self._request(prompt, llm), cancel)
+        answer = self.wait_for(self._request(prompt, ask, llm), cancel)
         usage = answer.usage or {}
         tokens_in, tokens_out = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
         cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
@@ -116,10 +117,11 @@ class OpenAiProvider(StreamingProvider):
             tokens_out=tokens_out,
             cost_usd=cost,
             model=answer.model or llm,
+            reasoning=answer.reasoning,
             problem=_problem(answer),
         )
 
-    async def _request(self, prompt: Prompt, llm: str) -> _Answer:
+    async def _request(self, prompt: Prompt, ask: Ask, llm: str) -> _Answer:
         """With retries. Raises ProviderError."""
         http = http_client()
         cuts = refusals = 0
@@ -127,7 +129,7 @@ class OpenAiProvider(StreamingProvider):
         async with http.AsyncClient(timeout=http.Timeout(READ_TIMEOUT_S), headers=headers) as client:
             while True:
                 try:
-                    return await self._stream(client, prompt, llm or await self._model(client))
+                    return await self._stream(client, prompt, ask, llm or await self._model(client))
                 except _Refused as refused:
                     if refused.status == 400 and self._options and "stream_options" in refused.words:
                         self._options = False
@@ -161,7 +163,8 @@ class OpenAiProvider(StreamingProvider):
         self.llm = names[0]
         return names[0]
 
-    async def _stream(self, client: Any, prompt: Prompt, model: str) -> _Answer:
+    async def _stream(self, client: Any, prompt: Prompt, ask: Ask, model: str) -> _Answer:
+        self.begun(ask)
         body: dict[str, Any] = {
             "model": model,
             "stream": True,
@@ -174,10 +177,10 @@ class OpenAiProvider(StreamingProvider):
                 raise _Refused(response.status_code, _words(await response.aread()), _delay(response.headers))
             if "event-stream" not in response.headers.get("content-type", "event-stream"):
                 return _take(_Answer(), json.loads(await response.aread()))  # a server that does not stream
-            return await _collect(response.aiter_lines())
+            return await _collect(response.aiter_lines(), lambda text, reasoning: self.came(ask, text, reasoning))
 
 
-async def _collect(lines: AsyncIterator[str]) -> _Answer:
+async def _collect(lines: AsyncIterator[str], came: Callable[[str, bool], None]) -> _Answer:
     """A whole reply from its events. Raises CutStream, ValueError for a line that is no JSON."""
     answer = _Answer()
     pieces: list[str] = []
@@ -188,7 +191,10 @@ async def _collect(lines: AsyncIterator[str]) -> _Answer:
         data = line[5:].strip()
         if data == "[DONE]":
             break
+        known = len(answer.reasoning)
         _take(answer, json.loads(data), pieces)
+        came(answer.reasoning[known:], True)
+        came(pieces[-1] if pieces else "", False)
         size += len(pieces[-1]) if pieces else 0
         if size > MAX_REPLY_CHARS:
             answer.finish = "length"
@@ -214,6 +220,7 @@ def _take(answer: _Answer, chunk: Any, pieces: list[str] | None = None) -> _Answ
             answer.text = text
         else:
             pieces.append(text)
+        answer.reasoning += part.get("reasoning_content") or part.get("reasoning") or ""  # vLLM, llama.cpp; others
         answer.refusal += part.get("refusal") or ""
         answer.finish = choice.get("finish_reason") or answer.finish
     return answer

@@ -23,6 +23,7 @@ class Completion(Struct, frozen=True, kw_only=True):
     tokens_out: int = 0
     cost_usd: float | None = None
     model: str = ""
+    reasoning: str = ""
     problem: str = ""
     """Why the text cannot be whole (cut at the token limit, refused); empty when it is."""
 
@@ -40,6 +41,16 @@ class TextProvider(Provider):
     prompt_tokens: int = PROMPT_TOKENS
     """Of one prompt, at the most (see `build_prompt`)."""
 
+    def begun(self, ask: Ask) -> None:
+        """Tell whoever listens that a reply begins, or begins anew."""
+        if self.listener is not None:
+            self.listener.begun(ask.id)
+
+    def came(self, ask: Ask, text: str, reasoning: bool = False) -> None:
+        """Tell whoever listens of more text."""
+        if self.listener is not None and text:
+            self.listener.came(ask.id, text, reasoning)
+
     @abstractmethod
     def complete(self, prompt: Prompt, ask: Ask, cancel: threading.Event) -> Completion:
         """Raises as `Provider.propose`."""
@@ -47,6 +58,7 @@ class TextProvider(Provider):
     def propose(self, ask: Ask, cancel: threading.Event) -> Reply:
         plan, asked = None, None
         if self.analyst is not None and ask.origin != "repair":
+            self.analyst.listener = self.listener
             asked = build_analysis(ask, self.prompt_tokens)
             plan = self.analyst.complete(asked, replace(ask, id=f"{ask.id}-plan"), cancel)
         prompt = build_prompt(ask, plan.text if plan and not plan.problem else "", self.prompt_tokens)
@@ -65,4 +77,5 @@ class TextProvider(Provider):
             tokens_out=sum(part.tokens_out for part in parts),
             cost_usd=None if None in costs else sum(costs),
             model=completion.model,
+            reasoning=BETWEEN.join(part.reasoning for part in parts if part.reasoning),
         )

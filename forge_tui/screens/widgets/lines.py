@@ -60,6 +60,11 @@ class LineView(Widget, can_focus=True):
             if self._at(y) != old:
                 self.refresh(Region(0, y, self.size.width, 1))
 
+    @property
+    def at_end(self) -> bool:
+        """Whether the last line is in the window."""
+        return self.top >= len(self.lines) - self.size.height
+
     def search(self, needle: str) -> int:
         """Mark lines that hold `needle` (case is ignored where it is all small), go to the first; their number."""
         self._needle = needle
