@@ -125,9 +125,13 @@ class ForgeApp(App[int]):
         if finished.code:
             self.notify(finished.words, title="The run did not start", severity="error", timeout=20)
 
-    def remember_pane(self, screen: str, width: int) -> None:
+    def remember_pane(self, slot: str, size: int) -> None:
         """Panes open next time as they were left."""
-        self._remember(panes={**self.remembered.panes, screen: width})
+        self._remember(panes={**self.remembered.panes, slot: size})
+
+    def remember_zoom(self, screen: str, pane: str) -> None:
+        """Also which one has the whole screen; empty for none."""
+        self._remember(zoomed={**self.remembered.zoomed, screen: pane})
 
     def toggle_archived(self, root: str) -> bool:
         """Whether it is archived now."""
@@ -174,7 +178,7 @@ class ForgeApp(App[int]):
 
 def binding_owners() -> list[type[DOMNode]]:
     """Everything that has keys. Loads every screen."""
-    from forge_tui.screens import base, doctoring, exporting, kernels, launcher, newproject, operators, palette, results
+    from forge_tui.screens import base, doctoring, exporting, jump, kernels, launcher, newproject, operators, palette, results
     from forge_tui.screens.widgets import lines, table
 
     return [
@@ -189,6 +193,7 @@ def binding_owners() -> list[type[DOMNode]]:
         exporting.Export,
         doctoring.Doctor,
         palette.Palette,
+        jump.Jump,
         table.Table,
         lines.LineView,
     ]

@@ -46,6 +46,9 @@ SCREENS: dict[str, tuple[bool, tuple[str, ...]]] = {
     "kernels: source": (True, ("space", "down", "enter", "3")),
     "kernels: diff": (True, ("space", "down", "enter", "4")),
     "kernels: profile": (True, ("space", "down", "enter", "5")),
+    "kernels: reasoning": (True, ("space", "down", "enter", "6")),
+    "export": (True, ("r", "x")),
+    "jump": (True, ("space", "down", "enter", "apostrophe")),
     "help": (True, ("question_mark",)),
 }
 """Whether a project is open, and the keys that lead there."""

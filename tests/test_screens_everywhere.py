@@ -11,9 +11,11 @@ from textual.color import Color
 from textual.pilot import Pilot
 
 from forge_tui.app import ForgeApp, known_ids
+from forge_tui.screens.jump import Jump, labels
 from forge_tui.screens.palette import actions_of
-from forge_tui.screens.settings import load_config
+from forge_tui.screens.settings import load_config, load_remembered
 from forge_tui.screens.themes import TOKENS, all_themes, load_theme, shipped_folder
+from forge_tui.screens.widgets.table import Table
 
 
 def test_the_palette_finds_an_action_by_name_and_does_it(root: Path) -> None:
@@ -132,3 +134,57 @@ def test_shipped_themes_are_six_and_a_bad_one_of_the_user_is_told(root: Path, ho
         assert "lacks verified" in text_of(app).replace("\n", "")
 
     drive(root, steps)
+
+
+def test_jump_labels_lead_to_rows_panes_and_tabs(root: Path) -> None:
+    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot, "enter", "apostrophe")
+        assert isinstance(app.screen, Jump)
+        targets = app.screen._targets
+        names = list(targets)
+        assert not any(one != other and other.startswith(one) for one in names for other in names)
+        row = next(name for name, target in targets.items() if target.row and target.y == 4)
+        await press(app, pilot, *row)
+        assert app.screen.query_one("#tree", Table).cursor == app.screen.query_one("#tree", Table).top + 2
+        await press(app, pilot, "ctrl+o")
+        tabs = [name for name, target in app.screen._targets.items() if not target.row][-9:]
+        await press(app, pilot, tabs[2])
+        assert app.screen.tab == "source"
+        await press(app, pilot, "apostrophe", "0")  # no label: leaves
+        assert not isinstance(app.screen, Jump)
+
+    drive(root, steps)
+
+
+@pytest.mark.parametrize(("few", "many"), [(2, 3), (11, 40), (25, 200), (40, 0)])
+def test_no_jump_label_begins_another(few: int, many: int) -> None:
+    names = labels(few, many)
+    assert len(set(names)) == len(names) and len(names) == few + many
+    assert not any(one != other and other.startswith(one) for one in names for other in names)
+
+
+def test_zoom_and_heights_are_remembered_for_each_layout(root: Path) -> None:
+    async def first(app: ForgeApp, pilot: Pilot[int]) -> None:
+        height = app.screen.query_one("#below").outer_size.height
+        await press(app, pilot, "plus", "plus")
+        assert app.screen.query_one("#below").outer_size.height == height + 2
+        await press(app, pilot, "enter", "tab", "z")
+
+    async def again(app: ForgeApp, pilot: Pilot[int]) -> None:
+        assert app.screen.query_one("#below").outer_size.height == 10
+        await press(app, pilot, "enter")
+        assert app.screen.query_one("#text").outer_size.width == 120 and not app.screen.query_one("#tree").display
+        await press(app, pilot, "tab", "z")
+        assert app.screen.query_one("#tree").display
+
+    async def narrow(app: ForgeApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot, "enter")
+        tree = app.screen.query_one("#tree")
+        height = tree.outer_size.height
+        await press(app, pilot, "greater_than_sign")
+        assert tree.outer_size.height == height + 1 and tree.outer_size.width == 80
+
+    drive(root, first)
+    drive(root, again)
+    drive(root, narrow, size=(80, 24))
+    assert set(load_remembered().panes) == {"operators:lower", "kernels:narrow"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 from textual import on
 from textual.binding import Binding
@@ -12,11 +13,14 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from forge_tui.screens.jump import Jump, Target
 from forge_tui.screens.widgets.lines import LineView
+from forge_tui.screens.widgets.table import Table
 
 FOLLOW_S = 0.25
 UNFOCUSED_S = 2.0
 """Between two looks at the journal, while the terminal has the focus and while it has not."""
+LOWEST = 3
 STEP = 4
 """Cells by which `<` and `>` move a border."""
 NARROWEST = 24
@@ -48,6 +52,12 @@ class ForgeScreen(Screen[None]):
     """For remembered pane sizes."""
     SIDE: ClassVar[str] = ""
     """Selector of the pane that `<` and `>` resize."""
+    LOWER: ClassVar[str] = ""
+    """Selector of the pane whose height `+` and `-` change."""
+    NARROW: ClassVar[int] = 0
+    """Below so many columns panes lie below each other (class `narrow`)."""
+    LOW: ClassVar[int] = 0
+    """Below so many lines there is less of what matters less (class `low`)."""
     LEGEND: ClassVar[str] = ""
     """What the screen's signs mean: shown by `?`."""
     BINDINGS = [
@@ -70,6 +80,18 @@ class ForgeScreen(Screen[None]):
         ),
         Binding(
             "greater_than_sign", "resize(1)", "wider", show=False, tooltip="make the side pane wider", id="screen.wider"
+        ),
+        Binding(
+            "plus,equals_sign", "raise(1)", "taller", show=False, tooltip="make the lower pane taller", id="screen.taller"
+        ),
+        Binding("minus", "raise(-1)", "lower", show=False, tooltip="make the lower pane lower", id="screen.lower"),
+        Binding(
+            "apostrophe,ctrl+o",
+            "jump",
+            "jump",
+            show=False,
+            tooltip="jump: a letter on every pane, tab and row",
+            id="screen.jump",
         ),
         Binding("tab", "app.focus_next", "next pane", show=False, id="screen.next_pane"),
         Binding("shift+tab", "app.focus_previous", "previous pane", show=False, id="screen.previous_pane"),
@@ -162,23 +184,97 @@ class ForgeScreen(Screen[None]):
             None,
         )
         zoomed = any(pane.has_class("zoomed-away") for pane in self.panes())
+        self._zoom(None if zoomed or kept is None else kept)
+        self.forge.remember_zoom(self.NAME, "" if zoomed or kept is None else kept.id or "")
+
+    def _zoom(self, kept: Widget | None) -> None:
         for pane in self.panes():
-            pane.set_class(not zoomed and kept is not None and pane is not kept, "zoomed-away")
+            pane.set_class(kept is not None and pane is not kept, "zoomed-away")
+
+    @property
+    def forge(self) -> Any:
+        """The app as what remembers (`ForgeApp`, which no screen may import)."""
+        return self.app
+
+    def _slot(self, which: str) -> str:
+        """Under which a size is remembered: a pane beside another and one below it are told apart."""
+        return f"{self.NAME}{':narrow' if self.has_class('narrow') else ''}{which}"
 
     def action_resize(self, direction: int) -> None:
+        """The border of the side pane; where panes lie below each other, its height."""
         if not self.SIDE:
-            self.app.bell()
+            self.notify("this screen has one pane", title="Nothing to resize")
             return
         side = self.query_one(self.SIDE)
+        if self.has_class("narrow"):
+            self._set_height(side, side.outer_size.height + direction, "")
+            return
         width = max(NARROWEST, min(self.size.width - NARROWEST, side.outer_size.width + direction * STEP))
         side.styles.width = width
-        self.app.remember_pane(self.NAME, width)  # type: ignore[attr-defined]
+        self.forge.remember_pane(self._slot(""), width)
 
-    def restore_panes(self) -> None:
-        """The width that the side pane was left with, where it fits."""
-        width = self.app.remembered.panes.get(self.NAME)  # type: ignore[attr-defined]
-        if width and self.SIDE and NARROWEST <= width <= self.size.width - NARROWEST:
-            self.query_one(self.SIDE).styles.width = width
+    def action_raise(self, direction: int) -> None:
+        """The height of the lower pane."""
+        if not self.LOWER:
+            self.notify("this screen has no lower pane", title="Nothing to resize")
+            return
+        pane = self.query_one(self.LOWER)
+        self._set_height(pane, pane.outer_size.height + direction, ":lower")
+
+    def _set_height(self, pane: Widget, height: int, which: str) -> None:
+        height = max(LOWEST, min(self.size.height - LOWEST - 3, height))
+        pane.styles.height = height
+        self.forge.remember_pane(self._slot(which), height)
+
+    def fit(self) -> None:
+        """Classes by the size of the terminal, and panes as they were left in that layout."""
+        self.set_class(self.size.width < self.NARROW, "narrow")
+        self.set_class(self.size.height < self.LOW, "low")
+        self._restore_panes()
+
+    def _restore_panes(self) -> None:
+        """Sizes and zoom as the screen was left, where they fit; those of the other layout do not count."""
+        panes, narrow = self.forge.remembered.panes, self.has_class("narrow")
+        if self.SIDE:
+            side, size = self.query_one(self.SIDE), panes.get(self._slot(""))
+            room = self.size.height - LOWEST - 3 if narrow else self.size.width - NARROWEST
+            fits = size is not None and (LOWEST if narrow else NARROWEST) <= size <= room
+            for rule in ("width", "height"):
+                side.styles.clear_rule(rule)
+            if fits:
+                setattr(side.styles, "height" if narrow else "width", size)
+        if self.LOWER:
+            pane, size = self.query_one(self.LOWER), panes.get(self._slot(":lower"))
+            pane.styles.clear_rule("height")
+            if size is not None and LOWEST <= size <= self.size.height - LOWEST - 3:
+                pane.styles.height = size
+        kept = self.forge.remembered.zoomed.get(self.NAME)
+        self._zoom(next((pane for pane in self.panes() if kept and pane.id == kept), None))
+
+    # -- jump
+
+    def jump_targets(self) -> list[Target]:
+        """Every pane and field that can have the focus, and every visible row."""
+        found: list[Target] = []
+        for widget in self.query("*"):
+            if not widget.focusable or not widget.region.size:
+                continue
+            x, y = widget.region.offset
+            found.append(Target(x, y, widget.focus))
+            if isinstance(widget, Table):
+                found += [
+                    Target(x, y + 1 + line, partial(self._go_to_row, widget, key), row=True)
+                    for line, key in enumerate(widget.keys[widget.top : widget.top + widget.room])
+                ]
+        return found
+
+    @staticmethod
+    def _go_to_row(table: Table, key: str) -> None:
+        table.focus()
+        table.select(key)
+
+    def action_jump(self) -> None:
+        self.app.push_screen(Jump(self.jump_targets()))
 
     def search_lines(self, view: LineView, text: str) -> None:
         """Search in a text pane and say how many there are."""

@@ -57,7 +57,7 @@ def verdict_lines(node: Node, verdict: Verdict | None, width: int) -> list[Line]
             "forge-muted",
         ),
     ]
-    if node.replied:
+    if node.replied and node.replied.reply_file:
         tokens = node.replied.tokens_in + node.replied.tokens_out
         lines += wrapped(
             f"reply after {clock(node.replied.seconds)}, {money(node.replied.cost_usd, tokens)}", width, "forge-muted"
@@ -68,6 +68,8 @@ def verdict_lines(node: Node, verdict: Verdict | None, width: int) -> list[Line]
 def _checks(verdict: Verdict, width: int) -> list[Line]:
     """A line a check: sign, name, figure, what was allowed, and how much of it was used."""
     size = max((len(check.name) for check in verdict.checks), default=0)
+    room = width - size - 32
+    """For what a check says, on its own line."""
     lines: list[Line] = []
     for check in verdict.checks:
         token = "" if check.passed else "forge-failed"  # what failed stands out
@@ -80,9 +82,10 @@ def _checks(verdict: Verdict, width: int) -> list[Line]:
                 (f"{check.name:<{size}}", ""),
                 (f" {figure:>8} {allowed:<9} ", ""),
                 (used, token),
+                (f" {check.detail}" if check.passed and len(check.detail) < room else "", "forge-muted"),
             )
         )
-        if check.detail and not (check.passed and width < 60):
+        if check.detail and not check.passed:
             lines += wrapped(check.detail, width, "forge-muted", indent="    ")
     return lines
 

@@ -104,7 +104,7 @@ class CandidateTexts:
             return self._reasoning_lines(node, width)
         return self._text_file(node.replied.reply_file if node.replied else None, width, "reply")
 
-    def _compiler_lines(self, node: Node, width: int) -> list[Line]:
+    def _build_lines(self, node: Node, width: int) -> list[Line]:
         verdict = self.project.judged(node)
         log = verdict.build_log if verdict else ""
         return wrapped(log, width) if log else wrapped("the compiler said nothing", width)

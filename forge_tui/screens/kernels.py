@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 from textual import on
@@ -16,6 +17,7 @@ from forge_tui.screens.base import FindLine, ForgeScreen
 from forge_tui.screens.candidatetexts import AGAINST, CandidateTexts
 from forge_tui.screens.dialogs import Ask
 from forge_tui.screens.editing import edit_text, hand_over
+from forge_tui.screens.jump import Target
 from forge_tui.screens.searchtree import COLUMNS, FOLD, SPEEDUP, TreeRows
 from forge_tui.screens.watch import ProjectWatch
 from forge_tui.screens.widgets.keybar import KeyBar
@@ -24,7 +26,7 @@ from forge_tui.screens.widgets.paint import Line
 from forge_tui.screens.widgets.table import Table
 from forge_tui.screens.words import short
 
-TABS = ("verdict", "timing", "source", "diff", "profile", "reasoning", "prompt", "reply", "compiler")
+TABS = ("verdict", "timing", "source", "diff", "profile", "reasoning", "prompt", "reply", "build")
 DESCRIBE_S = 0.05
 """The text pane follows the cursor after this rest, so that a held key does not draw what nobody reads."""
 WIDE = 120
@@ -36,6 +38,7 @@ class KernelBench(ForgeScreen):
 
     NAME = "kernels"
     SIDE = "#tree"
+    NARROW = 100
     LEGEND: ClassVar[str] = (
         "★ best   • on the way to it   ▸ folded failures (space opens)   ▶ in flight\n"
         "✓ verified   = same code as another   ✗ failed   – this target cannot tell"
@@ -99,7 +102,7 @@ class KernelBench(ForgeScreen):
         Binding("escape,q", "app.pop_screen", "back", id="kernels.back"),
     ]
     DEFAULT_CSS = """
-    KernelBench #tree { width: 48%; }
+    KernelBench #tree { width: 45%; }
     KernelBench #text { border-left: solid $panel; padding: 0 1; }
     KernelBench #tabs { height: 1; padding: 0; color: $forge-muted; }
     KernelBench.narrow Horizontal { layout: vertical; }
@@ -131,7 +134,6 @@ class KernelBench(ForgeScreen):
 
     def on_mount(self) -> None:
         self.query_one("#tree").add_class("pane")
-        self.restore_panes()
         self._show(force=True)
         self.start_following()
         self.query_one("#tree", Table).focus()
@@ -140,7 +142,7 @@ class KernelBench(ForgeScreen):
             self.call_after_refresh(self.query_one("#tree", Table).select, best.id)
 
     def on_resize(self) -> None:
-        self.set_class(self.size.width < 100, "narrow")
+        self.fit()
         self._describe(force=True)
 
     def follow(self) -> None:
@@ -202,16 +204,15 @@ class KernelBench(ForgeScreen):
         view.show(self._lines(node, width), top=0 if fresh else None)
 
     def _tab_line(self, width: int) -> str:
-        """As much of the names as fits: with numbers, without, or only that of the tab that is shown."""
-        for names, gap in ([f"{number} {name}" for number, name in enumerate(TABS, 1)], 2), (list(TABS), 1):
-            if sum(len(name) + gap for name in names) <= width + 1:
-                break
-        else:
-            names, gap = (
-                [f"{number} {name}" if name == self.tab else str(number) for number, name in enumerate(TABS, 1)],
-                2,
-            )
+        names, gap = self._tab_names(width)
         return (" " * gap).join(f"[b reverse]{name}[/]" if name.endswith(self.tab) else name for name in names)
+
+    def _tab_names(self, width: int) -> tuple[list[str], int]:
+        """As much of the names as fits: with numbers, without, or only that of the tab that is shown; and the gap."""
+        for names, gap in ([f"{number} {name}" for number, name in enumerate(TABS, 1)], 2), (list(TABS), 1):
+            if sum(len(name) + gap for name in names) <= width + gap:
+                return names, gap
+        return [f"{number} {name}" if name == self.tab else str(number) for number, name in enumerate(TABS, 1)], 2
 
     def _lines(self, node: Node | None, width: int) -> list[Line]:
         if node is None:
@@ -239,6 +240,14 @@ class KernelBench(ForgeScreen):
     def action_tab(self, name: str) -> None:
         self.tab = name
         self._describe()
+
+    def jump_targets(self) -> list[Target]:
+        strip, (x, y) = self._tab_names(self.query_one("#lines").size.width), self.query_one("#tabs").region.offset
+        found = super().jump_targets()
+        for name, text in zip(TABS, strip[0], strict=True):
+            found.append(Target(x, y, partial(self.action_tab, name)))
+            x += len(text) + strip[1]
+        return found
 
     def action_turn(self, step: int) -> None:
         self.action_tab(TABS[(TABS.index(self.tab) + step) % len(TABS)])

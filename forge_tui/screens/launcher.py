@@ -49,6 +49,7 @@ class Launcher(ForgeScreen):
 
     NAME = "launcher"
     SIDE = "#side"
+    NARROW, LOW = 110, 24
     LEGEND: ClassVar[str] = (
         "▶ an engine runs   ✓ done   ▪ stopped or at a limit: goes on   … waits for replies   · new   – archived"
     )
@@ -100,7 +101,8 @@ class Launcher(ForgeScreen):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        self.restore_panes()
+        self.query_one("#projects").add_class("pane")
+        self.query_one("#side").add_class("pane")
         self._list()
         self.query_one("#projects").focus()
         self.start_following(LOOK_S)
@@ -112,8 +114,7 @@ class Launcher(ForgeScreen):
             self._diagnose()
 
     def on_resize(self) -> None:
-        self.set_class(self.size.width < 110, "narrow")
-        self.set_class(self.size.height < 24, "low")
+        self.fit()
         self.call_after_refresh(self._describe)
 
     def follow(self) -> None:
@@ -175,7 +176,7 @@ class Launcher(ForgeScreen):
         hidden = len(archived.intersection(self._roots)) if not self._with_archived else 0
         self.update(
             "#title",
-            f"forge-tui   {len(keys)} projects"
+            f"forge-tui   {len(keys)} project{'s' * (len(keys) != 1)}"
             + (f", {len(self._held)} running" if self._held else "")
             + (f", {hidden} archived (A)" if hidden else ""),
         )

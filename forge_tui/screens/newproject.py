@@ -204,6 +204,8 @@ class NewProject(ForgeScreen):
     """The form, its checks, and the capture."""
 
     NAME = "newproject"
+    SIDE = "#checks"
+    NARROW, LOW = 100, 34
     LEGEND: ClassVar[str] = "the right arrow takes the path that is offered"
     BINDINGS = [
         Binding("ctrl+s", "capture", "make and capture", priority=True, id="newproject.capture"),
@@ -253,8 +255,7 @@ class NewProject(ForgeScreen):
         self.call_after_refresh(self._check)
 
     def on_resize(self) -> None:
-        self.set_class(self.size.width < 100, "narrow")
-        self.set_class(self.size.height < 34, "low")
+        self.fit()
         self.call_after_refresh(self._check)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 from forge_tui.engine.show import signature
-from forge_tui.screens.operatorrows import Entry, in_model_reason
+from forge_tui.screens.operatorrows import Entry, in_model_reason, shape_of
 from forge_tui.screens.watch import ProjectWatch
 from forge_tui.screens.widgets.lines import wrapped
 from forge_tui.screens.widgets.paint import Line
+from forge_tui.screens.widgets.table import fit
 from forge_tui.screens.words import TOKENS, bar, microseconds, money, short, speedup, state
 
 SHOWN_MODULES = 1
@@ -117,17 +118,24 @@ def group_lines(watch: ProjectWatch, entries: list[Entry], width: int) -> list[L
         *wrapped("space shows the variants as rows", width, "forge-muted"),
         (),
     ]
+    alike: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
         word = state(entry.status) if entry.variant.offered else "– not offered"
-        lines.append(
-            (
-                (f"{entry.variant.key[:4]} ", "forge-muted"),
-                (f"{word:<13}", TOKENS.get(entry.status, "")),
-                (f" {microseconds(entry.best_us):>9}", ""),
-            )
-        )
         reason = entry.operator.done.reason if entry.operator and entry.operator.done else entry.variant.reason
+        alike.setdefault((word, reason), []).append(entry)
+    for (word, reason), same in alike.items():
+        lines.append(((word, TOKENS.get(same[0].status, "")),))
         lines += wrapped(reason, width, "forge-muted", indent="  ") if reason else []
+        for entry in same:
+            shape = fit(shape_of(entry.variant), max(8, width - 17), "left")
+            lines.append(
+                (
+                    (f"  {entry.variant.key[:4]} ", "forge-muted"),
+                    (shape, ""),
+                    (f" {microseconds(entry.best_us):>9}" if entry.best_us else "", ""),
+                )
+            )
+        lines.append(())
     return lines
 
 

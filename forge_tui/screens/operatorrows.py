@@ -15,20 +15,21 @@ from forge_tui.screens.words import TOKENS, bar, microseconds, short, speedup, s
 
 COLUMNS = (
     Column("operator", 0),
-    Column("calls", 5, "right", drop=5),
-    Column("share", 10, drop=3),
-    Column("eager", 12, "right", drop=4),
-    Column("floor", 9, "right", drop=7),
-    Column("saves", 9, "right", drop=8),
+    Column("calls", 5, "right", drop=7),
+    Column("share", 10, drop=2),
+    Column("eager", 12, "right", drop=5),
+    Column("floor", 9, "right", drop=8),
+    Column("saves", 9, "right", drop=9),
     Column("best", 9, "right"),
-    Column("speed-up", 19, "right", drop=6),
-    Column("ceiling", 7, "right", drop=9),
-    Column("tried", 5, "right", drop=1),
+    Column("speed-up", 8, "right", drop=1),
+    Column("interval", 12, drop=6),
+    Column("ceiling", 7, "right", drop=10),
+    Column("tried", 5, "right", drop=4),
     Column("cost", 7, "right", drop=11),
-    Column("in model", 9, drop=10),
+    Column("in model", 10, drop=3),
     Column("status", 13),
 )
-SAVES, SPEEDUP, COST = 5, 7, 10
+SAVES, SPEEDUP, INTERVAL, COST = 5, 7, 8, 11
 """Columns."""
 GROUP = "op:"
 """Begins the key of an operator's row; the operator follows."""
@@ -75,6 +76,7 @@ SORT_KEYS: tuple[Callable[[Entry, OperatorFile], float | str], ...] = (
     lambda entry, cards: -entry.variant.recoverable_us,
     lambda entry, cards: -(entry.best_us or 0.0),
     lambda entry, cards: -(entry.gain[0] or 0.0),
+    lambda entry, cards: -((entry.gain[1] or (0.0, 0.0))[0]),
     lambda entry, cards: -(entry.variant.floor_us / entry.best_us if entry.best_us else 0.0),
     lambda entry, cards: -(entry.operator.tried if entry.operator else 0),
     lambda entry, cards: -(entry.operator.cost_usd if entry.operator else 0.0),
@@ -125,7 +127,7 @@ class OperatorRows:
         state = self.watch.state
         found = set()
         if all(entry.gain[0] is None for entry in self._entries.values()):
-            found.add(SPEEDUP)
+            found |= {SPEEDUP, INTERVAL}
         if not state.cost_known and not state.unpriced:
             found.add(COST)
         if self.modelled:
@@ -173,7 +175,7 @@ class OperatorRows:
         variant, operator = entry.variant, entry.operator
         share = self._share(variant)
         best = entry.best_us
-        name = shape_of(variant) if guide else f"{short(variant.operator)} {shape_of(variant)}"
+        name = f"{shape_of(variant)}  {variant.key[:4]}" if guide else f"{short(variant.operator)} {shape_of(variant)}"
         return Row(
             variant.key,
             (
@@ -184,7 +186,8 @@ class OperatorRows:
                 Cell(microseconds(variant.floor_us)),
                 Cell(microseconds(variant.recoverable_us)),
                 Cell(microseconds(best)),
-                Cell(speedup(*entry.gain)),
+                Cell(speedup(entry.gain[0])),
+                Cell(interval_text(entry.gain[1]), "forge-muted"),
                 Cell(f"{variant.floor_us / best:.0%}" if best else "–"),
                 Cell(str(operator.tried) if operator else "–"),
                 Cell(_cost(operator)),
@@ -213,6 +216,7 @@ class OperatorRows:
                 Cell(""),
                 Cell(""),
                 Cell(microseconds(math.fsum(entry.variant.recoverable_us for entry in entries))),
+                Cell(""),
                 Cell(""),
                 Cell(""),
                 Cell(""),
@@ -288,6 +292,11 @@ def shape_of(variant: Variant) -> str:
     for _, spec in variant.call.tensors():
         return f"{list(spec.shape)}" + ("" if spec.dtype == "float32" else f" {spec.dtype}")
     return variant.key[:4]
+
+
+def interval_text(interval: tuple[float, float] | None) -> str:
+    """`1.40–1.45`; empty for None."""
+    return f"{interval[0]:.2f}–{interval[1]:.2f}" if interval else ""
 
 
 def _cost(operator: OperatorState | None) -> str:

@@ -35,6 +35,8 @@ class OperatorBench(ForgeScreen):
 
     NAME = "operators"
     SIDE = "#card"
+    LOWER = "#below"
+    NARROW, LOW = 100, 24
     LEGEND: ClassVar[str] = (
         "✓ won or verified   = no gain   ✗ failed   · not tried   ▶ in flight   – not offered\n"
         "▸ ▾ an operator with several variants (space)   ● marked"
@@ -102,7 +104,7 @@ class OperatorBench(ForgeScreen):
 
     def compose(self) -> ComposeResult:
         yield Static(id="title", markup=False)
-        with Horizontal(classes="pane"):
+        with Horizontal(id="upper", classes="pane"):
             yield Table(
                 COLUMNS, self._rows.row, empty="nothing captured yet: press F to capture and forge", id="operators"
             )
@@ -114,15 +116,13 @@ class OperatorBench(ForgeScreen):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        self.restore_panes()
         self.project.refresh()
         self._show()
         self.start_following()
         self.query_one("#operators").focus()
 
     def on_resize(self) -> None:
-        self.set_class(self.size.width < 100, "narrow")
-        self.set_class(self.size.height < 24, "low")
+        self.fit()
         self.call_after_refresh(self._describe)
 
     def follow(self) -> None:
@@ -340,6 +340,13 @@ class OperatorBench(ForgeScreen):
         self._rows.sort = table.sorting = sort
         table.show(self._rows.keys(self._wanted))
         table.refresh()
+
+    def action_resize(self, direction: int) -> None:
+        """Where the card has no border of its own, that of the log."""
+        if self.has_class("narrow"):
+            self.action_raise(-direction)
+        else:
+            super().action_resize(direction)
 
     def action_card(self) -> None:
         self.toggle_class("carded" if self.size.width < 100 else "uncarded")

@@ -30,7 +30,7 @@ COLUMNS = (
     Column("after", 9, "right"),
     Column("speed-up", 19, "right"),
     Column("cost", 7, "right", drop=4),
-    Column("in model", 9),
+    Column("in model", 10),
     Column("result", 12, drop=1),
 )
 LABEL = 14
@@ -43,6 +43,8 @@ class Results(ForgeScreen):
     """What came of it."""
 
     NAME = "results"
+    LOWER = "#whole"
+    LOW = 30
     LEGEND: ClassVar[str] = (
         "✓ used: the kernel runs in the model   original: the model's own operator runs; the line below says why"
     )
@@ -83,7 +85,7 @@ class Results(ForgeScreen):
         self.start_following()
 
     def on_resize(self) -> None:
-        self.set_class(self.size.height < 30, "low")
+        self.fit()
         self.call_after_refresh(self._show)
 
     def follow(self) -> None:
@@ -119,7 +121,7 @@ class Results(ForgeScreen):
         return Row(
             key,
             (
-                Cell(f"{short(entry.variant.operator)} {shape_of(entry.variant)}"),
+                Cell(f"{short(entry.variant.operator)} {shape_of(entry.variant)}  {key[:4]}"),
                 Cell(str(entry.variant.calls)),
                 Cell(before),
                 Cell(microseconds(entry.best_us)),

@@ -35,7 +35,9 @@ class Remembered(msgspec.Struct, frozen=True):
 
     theme: str = ""
     panes: dict[str, int] = {}
-    """Width of each screen's side pane, cells."""
+    """Sizes of each screen's panes, cells: `operators`, `kernels:narrow`, `operators:lower`."""
+    zoomed: dict[str, str] = {}
+    """The pane that has the whole screen, by screen."""
     archived: tuple[str, ...] = ()
     """Projects out of sight."""
 

@@ -16,6 +16,8 @@ NAMES = {
     "colon": ":",
     "less_than_sign": "<",
     "greater_than_sign": ">",
+    "apostrophe": "'",
+    "equals_sign": "=",
     "escape": "esc",
     "left_square_bracket": "[",
     "right_square_bracket": "]",

@@ -19,9 +19,11 @@ from textual.widget import Widget
 from forge_tui.screens.widgets.paint import cursor_style, style_of
 
 GAP = 1
-"""Blank cells between columns."""
+"""Blank cells between columns; one more where the end of one text meets the beginning of another."""
 FLEXIBLE = 24
 """The flexible column keeps at least so many cells as long as another column can be dropped."""
+WIDE_PART = 5
+"""And in a wide table this part of it."""
 WHEEL_ROWS = 3
 
 
@@ -238,11 +240,14 @@ class Table(Widget, can_focus=True):
 
     def _strip(self, cells: Sequence[Cell], width: int, style: Style, edge: str) -> Strip:
         segments = [Segment(edge, style + style_of(self.app, "primary"))]
+        before = "left"
         for column, size, cell in zip(self.columns, widths(self.columns, width - 1, self.hidden), cells, strict=True):
             if size:
-                segments.append(
-                    Segment(fit(cell.text, size, column.align) + " " * GAP, style + style_of(self.app, cell.token))
-                )
+                text = fit(cell.text, size, column.align) + " " * GAP
+                if (before, column.align) == ("right", "left"):
+                    segments.append(Segment(" ", style))
+                segments.append(Segment(text, style + style_of(self.app, cell.token)))
+                before = column.align
         return Strip(segments).adjust_cell_length(width, style).simplify()
 
 
@@ -258,10 +263,15 @@ def widths(columns: tuple[Column, ...], width: int, hidden: frozenset[int] = fro
     """Cells of each column; 0 hides it."""
     shown = set(range(len(columns))) - hidden
     while True:
-        fixed = sum(columns[index].width + GAP for index in shown)
+        fixed = sum(columns[index].width + GAP for index in shown) + _meetings([columns[index] for index in sorted(shown)])
         droppable = [index for index in shown if columns[index].drop]
-        if width - fixed >= FLEXIBLE or not droppable:
+        if width - fixed >= max(FLEXIBLE, width // WIDE_PART) or not droppable:
             break
         shown.remove(max(droppable, key=lambda index: columns[index].drop))
     left = max(1, width - fixed)
     return [(column.width or left) if index in shown else 0 for index, column in enumerate(columns)]
+
+
+def _meetings(columns: list[Column]) -> int:
+    """Places where a column that ends at its right edge stands before one that begins at its left."""
+    return sum((one.align, other.align) == ("right", "left") for one, other in zip(columns, columns[1:], strict=False))
