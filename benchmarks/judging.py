@@ -189,9 +189,7 @@ def memory(device: str, tell: Tell) -> dict[str, Any]:
     """Peak memory of one whole judgement at full size, in a process of its own."""
     root = Path(__file__).parents[1]
     done = subprocess.run([sys.executable, "-m", "benchmarks.judging", "--measure-memory", "--device", device], cwd=root,
-                          capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
+                          stdout=subprocess.PIPE, text=True, check=True)
     peak, checks = (int(word) for word in done.stdout.split()[-2:])
     tensors = 2 * 4 * MEMORY_SHAPE[0] * MEMORY_SHAPE[1]
     tell(f"memory: peak {peak / 2**20:.0f} MiB for tensors of {tensors / 2**20:.0f} MiB: {peak / tensors:.2f} times, {checks} checks")
@@ -259,21 +257,20 @@ def main() -> int:
         print(text, flush=True)
 
     torch.set_num_threads(1)
-    found: dict[str, Any] = {}
-    if "memory" in options.parts:                           # first: on a GPU it wants the device to itself
+    wanted = options.parts
+    found: dict[str, dict[str, Any]] = {}
+    if "memory" in wanted:                                  # first: on a GPU it wants the device to itself
         found["memory"] = memory(options.device, tell)
     target = open_target(options.device)
-    if "refusals" in options.parts:
-        found["refusals"] = refusals(target, options.seconds, tell)
-    if "copies" in options.parts:
-        found["copies"] = copies(target, tell)
-    if "repeats" in options.parts:
-        found["repeats"] = repeats(target, tell)
-    if target.kind == "cuda":
-        path = store("judging", target.facts, found, options.out)
-    else:
-        path = write((options.out or FOLDER) / "judging-host.json", {**header("judging"), **found})
-    print(f"stored in {path}")
+    makers = {"refusals": lambda: refusals(target, options.seconds, tell), "copies": lambda: copies(target, tell),
+              "repeats": lambda: repeats(target, tell)}
+    for part, make in makers.items():
+        if part in wanted:
+            found[part] = make()
+    for part, body in found.items():
+        path = (store("judging", target.facts, body, options.out, part=part) if target.kind == "cuda" else
+                write((options.out or FOLDER) / f"judging-{part}-host.json", {**header("judging"), **body}))
+        print(f"stored in {path}")
     return 0 if right(found) else 1
 
 

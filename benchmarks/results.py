@@ -36,8 +36,11 @@ def write(path: Path, document: dict[str, Any]) -> Path:
     return path
 
 
-def store(name: str, facts: DeviceFacts, body: dict[str, Any], folder: Path | None = None) -> Path:
-    """What was measured on a GPU: `results/NAME-DEVICE.json`; returns its path. `body`: the measurements, JSON-able."""
+def store(name: str, facts: DeviceFacts, body: dict[str, Any], folder: Path | None = None, *, part: str = "") -> Path:
+    """What was measured on a GPU: `results/NAME-DEVICE.json`, or `NAME-PART-DEVICE.json`; returns its path.
+
+    body: the measurements, JSON-able.
+    """
     import torch
 
     from forge_tui.cuda.compile import compiler_facts
@@ -47,4 +50,4 @@ def store(name: str, facts: DeviceFacts, body: dict[str, Any], folder: Path | No
     document["device"] = {"name": facts.name, "architecture": f"sm_{facts.cc}", "sm_count": facts.sm_count,
                           "copy_bytes_per_s": facts.copy_bytes_per_s, "launch_us": facts.launch_us}
     device = re.sub(r"[^a-z0-9]+", "-", facts.name.lower()).strip("-")
-    return write((folder or FOLDER) / f"{name}-{device}.json", {**document, **body})
+    return write((folder or FOLDER) / f"{'-'.join(filter(None, (name, part, device)))}.json", {**document, **body})

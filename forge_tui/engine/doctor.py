@@ -91,7 +91,7 @@ def _device() -> list[Finding]:
         findings.append(Finding("device", "note", "torch sees no GPU though the driver does", "install a CUDA build of torch "
                                 "that this driver supports, and look at CUDA_VISIBLE_DEVICES"))
     findings.append(Finding("host", "ok", f"{os.cpu_count()} CPU cores; interprets kernels for a named GPU"))
-    return findings + tools
+    return findings + (_comparison() if seen else []) + tools
 
 
 def _nvidia_smi() -> str | None:
@@ -116,6 +116,21 @@ def _gpu(seen: Overview) -> list[Finding]:
         findings.append(Finding(f"{name} load", "note", f"{seen.others()} processes have a context there ({pids})",
                                 "times are trustworthy only on a device of one's own: choose another with --device cuda:N"))
     return findings
+
+
+def _comparison() -> list[Finding]:
+    """Whether the judge's own comparison kernels count right on the first GPU."""
+    from forge_tui.cuda.gpu import GpuTarget
+    from forge_tui.engine.judge.fusedcheck import problem
+
+    try:
+        why = problem(GpuTarget(0, measure=False))
+    except (ForgeError, RuntimeError) as error:  # RuntimeError: torch's own, e.g. out of memory on a device that others fill
+        why = str(error).splitlines()[0]
+    if not why:
+        return [Finding("comparison", "ok", "the judge's comparison kernels agree with torch on known tensors")]
+    return [Finding("comparison", "note", f"the judge's comparison kernels fail their self-check: {why}",
+                    "judging goes on with torch's own operators, which is slower; please report this")]
 
 
 def measure_devices() -> list[str]:

@@ -68,6 +68,7 @@ class JudgeClient:
         self._workers: set[WorkerProcess] = set()
         self._lock = threading.Lock()
         self._closed = False
+        self._fused = True
         self._counts: Counter[str] = Counter()
 
     def __enter__(self) -> JudgeClient:
@@ -198,11 +199,15 @@ class JudgeClient:
         try:
             worker.start()
             device = self.device if self.welcome is None or self.device != "auto" else self.welcome.target
-            answer = worker.request(messages.encode(Hello(device, probe)), HELLO_DEADLINE_S)
+            answer = worker.request(messages.encode(Hello(device, probe, self._fused)), HELLO_DEADLINE_S)
             reply = messages.decode_reply(answer)
         except WorkerError as error:
             self._forget(worker)
-            raise _as_error(messages.decode_refusal(error.body), self._log(worker)) from None
+            refusal = messages.decode_refusal(error.body)
+            if refusal.kind == "Comparison" and self._fused:
+                self._fused = False                         # what cannot be trusted to compare is not asked again
+                return self._start(probe)
+            raise _as_error(refusal, self._log(worker)) from None
         except OSError as error:
             self._forget(worker)
             raise MissingEnvironment(f"the judging worker cannot be started: {error}",
@@ -211,6 +216,9 @@ class JudgeClient:
             self._forget(worker)
             raise
         assert isinstance(reply, Welcome)
+        if self.welcome is None:
+            for note in reply.notes:
+                self.on_note(note)
         self.welcome = reply
         return worker
 

@@ -32,8 +32,8 @@ NAMES = ("like the captured", "fresh weights", "permuted", "one element changed"
 
 JITTER = 0.05
 """Standard deviation, relative, of what is added to resampled values, so that none is a captured one."""
-PIECE = 1 << 22
-"""Elements made at a time: indices and float64 temporaries of one piece are 32 MiB each."""
+PIECE = 1 << 20
+"""Elements made at a time: indices and float64 temporaries of one piece are 8 MiB each."""
 SPIKE = 1000.0
 """The spike, in units of the largest captured magnitude."""
 

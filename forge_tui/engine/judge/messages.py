@@ -16,6 +16,8 @@ class Hello(Struct, frozen=True, tag="hello"):
     device: str
     """`auto`, `host`, `cuda`, `cuda:N`."""
     probe: bool = True
+    fused: bool = True
+    """False: results are compared by torch; an earlier worker was lost to the comparison kernels."""
 
 
 class JudgeRequest(Struct, frozen=True, tag="judge"):
@@ -63,7 +65,8 @@ class Refusal(Struct, frozen=True):
     """Why a request could not be answered."""
 
     kind: str
-    """The class of `forge_tui.errors`, `NoMemory`, or `Internal` for a defect of ours."""
+    """The class of `forge_tui.errors`, `NoMemory`, `Comparison` where our own comparison kernels ended the device's context,
+    or `Internal` for a defect of ours."""
     message: str
     where: str | None = None
     cure: str | None = None

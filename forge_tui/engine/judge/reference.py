@@ -9,12 +9,13 @@ import torch
 
 from forge_tui.cuda.target import Target
 from forge_tui.engine.judge.fused import FusedComparer
+from forge_tui.engine.judge.fusedcheck import usable
 from forge_tui.engine.judge.memory import lay
 from forge_tui.engine.judge.tolerance import Comparer, Comparison, pieces
 from forge_tui.engine.operators import independent_dims, lookup, materialize
 from forge_tui.specs import Call, Dtype, Items, Value
 
-SLAB_BYTES = {"cpu": 16 << 20, "cuda": 512 << 20}
+SLAB_BYTES = {"cpu": 8 << 20, "cuda": 512 << 20}
 """Most bytes of the float64 reference held at once, where the operator can be cut, by kind of device."""
 PERTURBATIONS = 2
 LEAST_NORMAL = 2.0**-126
@@ -57,9 +58,10 @@ def compare(call: Call, tensors: Tensors, own: Sequence[torch.Tensor], candidate
     """Every output of the candidate against the reference, in slabs where the operator can be cut.
 
     own: eager's results on the same inputs. sensitivity_seed: also count the operator's sensitivity as eager's error.
-    target: a CUDA one compares by kernels of its own.
+    target: a CUDA one compares by kernels of its own, where these pass their self-check.
     """
-    make = Comparer if target is None or target.kind != "cuda" else partial(FusedComparer, target=target)
+    fused = target is not None and target.kind == "cuda" and usable(target)
+    make = partial(FusedComparer, target=target) if fused else Comparer
     comparers = [make(name, mine, other)
                  for name, mine, other in zip(call.output_names(), own, candidate, strict=True)]
     if any(comparer.problem for comparer in comparers):

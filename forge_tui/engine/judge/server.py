@@ -48,6 +48,8 @@ class Server:
             if isinstance(request, Hello):
                 return encode(self._hello(request))
             return encode(self._judge(request, lambda what, done, of: progress(encode(ProgressReport(what, done, of)))))
+        except WorkerError:
+            raise
         except ForgeError as error:
             raise WorkerError(encode(Refusal(type(error).__name__, error.message, error.where, error.cure))) from error
         except MemoryError as error:
@@ -69,15 +71,30 @@ class Server:
         if self._target.kind == "host":
             torch.set_num_threads(1)
             _limit_memory(self.memory)
-        if self._target.kind == "cuda":
-            self._target.warm()
+        notes = self._comparison(request.fused) if self._target.kind == "cuda" else ()
         if request.probe:
             from forge_tui.engine.judge.probe import probe
 
             probe(self._target)
         self._timer = open_timer(self._target)
         return Welcome(self._target.kind, self._target.facts, str(torch.__version__), os.getpid(),
-                       sanitizer=has_sanitizer(self._target))
+                       sanitizer=has_sanitizer(self._target), notes=notes)
+
+    def _comparison(self, fused: bool) -> tuple[str, ...]:
+        """Try the comparison kernels while builders start; what a person should know. Raises WorkerError where the context is gone."""
+        from forge_tui.engine.judge import fusedcheck
+
+        self._target.warm()
+        if not fused:
+            fusedcheck.forbid(self._target, "they ended a worker")
+        why = fusedcheck.problem(self._target)
+        if self._target.lost is not None:
+            raise WorkerError(encode(Refusal("Comparison", why)))
+        if not why:
+            return ()
+        note = f"results are compared by torch, which is slower: the judge's own comparison kernels fail their self-check ({why})"
+        print(note, file=sys.stderr, flush=True)
+        return (note,)
 
     def _judge(self, request: JudgeRequest, progress: Callable[[str, int, int], None]) -> Judgement:
         from forge_tui.engine.judge.judge import judge_text
