@@ -29,6 +29,7 @@ def render(folder: Path) -> str:
         for path in sorted(folder.glob(f"{name}-*.json")):
             document = json.loads(path.read_text())
             parts.append("\n".join([*_about(name, document), "", *section(document)]))
+    parts += _judging(folder)
     return "\n\n".join(parts) + "\n"
 
 
@@ -78,6 +79,59 @@ def _repeatability(document: dict[str, Any]) -> list[str]:
     for item in document["processes"]:
         lines.append(f"\nThe same winner in fresh processes, {item['workload']}: spread of the ratio {item['spread']:.1%}.")
     return lines
+
+
+def _judging(folder: Path) -> list[str]:
+    """A section a part of `benchmarks.judging`, devices below each other."""
+    made = []
+    for part, (title, section) in JUDGING.items():
+        lines = []
+        for path in sorted(folder.glob(f"judging-{part}-*.json")):
+            document = json.loads(path.read_text())
+            device = document["device"]["name"] if "device" in document else "host"
+            lines += ["", f"`{document['command']}`, {document['date'][:10]}, torch {document['versions']['torch']}, on {device}.", "",
+                      *section(document)]
+        if lines:
+            made.append("\n".join([f"## {title}", *lines]))
+    return made
+
+
+def _refusals(document: dict[str, Any]) -> list[str]:
+    dtypes = sorted({dtype for found in document["operators"].values() for dtype in found})
+    lines = [f"{document['judgements']} judgements of correct builtin kernels over {len(document['operators'])} operators, every layout of the "
+             f"tests and {', '.join(dtypes)}: **{len(document['refused'])} refused**, {document['skipped']} skipped."]
+    if document["operators_without"]:
+        lines.append(f"Operators with no judgement: {', '.join(document['operators_without'])}.")
+    return lines + [f"- {item['kernel']} on {item['call']}, seed {item['seed']}: {item['sentence']}" for item in document["refused"]]
+
+
+def _copies(document: dict[str, Any]) -> list[str]:
+    lines = [f"Wrong copies of the right answer, over {len(document['operators'])} operators, accepted of those tried; in brackets how far the "
+             "furthest accepted one lies from", "the truth, relative, in norm. Accepted ones lie within three times eager's own error and one "
+             f"rounding of the dtype, but for **{len(document['unjust'])}**.", ""]
+    names = list(dict.fromkeys(row["copy"] for row in document["rows"]))
+    lines += [f"| dtype | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for dtype in dict.fromkeys(row["dtype"] for row in document["rows"]):
+        rows = {row["copy"]: row for row in document["rows"] if row["dtype"] == dtype}
+        cells = [f"{row['accepted']} of {row['tried']}" + (f" ({row['furthest']:.2g})" if row["accepted"] else "")
+                 for row in (rows[name] for name in names if name in rows)]
+        lines.append(f"| {dtype} | {' | '.join(cells)} |")
+    return lines + [f"- {text}" for text in document["unjust"]]
+
+
+def _repeats(document: dict[str, Any]) -> list[str]:
+    return [f"{document['judgements']} judgements made again with the seed they recorded, {document['checks']} checks each time, the inputs of every "
+            f"one compared by 64 bits of them: **{len(document['different'])} differ**.", *(f"- {text}" for text in document["different"])]
+
+
+def _memory(document: dict[str, Any]) -> list[str]:
+    return [f"One judgement at full size ({document['checks']} checks) of a softmax whose input and output are "
+            f"{document['tensors_bytes'] / 2**21:.0f} MiB each: peak {document['peak_bytes'] / 2**20:.0f} MiB, the captured input included, "
+            f"**{document['ratio']:.2f} times** the two tensors."]
+
+
+JUDGING = {"refusals": ("Judging: correct kernels refused", _refusals), "copies": ("Judging: wrong copies accepted", _copies),
+           "repeats": ("Judging: the same seed again", _repeats), "memory": ("Judging: memory", _memory)}
 
 
 if __name__ == "__main__":

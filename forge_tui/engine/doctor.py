@@ -175,7 +175,7 @@ def _tools() -> list[Finding]:
 
     findings = []
     for name, use in (("ncu", "`eval --profile` then tells what image and ceilings give"),
-                      ("compute-sanitizer", "`eval --sanitize` needs it; the judge's own checks do not")):
+                      ("compute-sanitizer", "winners are confirmed without it then, and their verdicts say so")):
         path = find_tool(name)
         findings.append(Finding(name, "ok", path) if path else Finding(name, "note", "not installed", f"{use}; it comes with the CUDA toolkit"))
     return findings
