@@ -8,15 +8,16 @@ import struct
 import weakref
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from forge_tui.cuda.driver import DriverError, call, driver
 from forge_tui.cuda.faults import CandidateFault
 from forge_tui.cuda.image import BadImage, CubinFacts, read_cubin
 from forge_tui.cuda.program import Argument, Image, Launch, Program, Workspace
 from forge_tui.specs import ITEMSIZE
+
+if TYPE_CHECKING:
+    import torch                                            # seconds to import: a child that only launches does without
 
 PORTABLE_CLUSTER = 8
 """Larger clusters need the kernel's consent (CUDA C++ programming guide, thread block clusters)."""
@@ -59,6 +60,8 @@ def workspace_bytes(workspace: Workspace) -> int:
 
 def allocate(workspace: Workspace, device: torch.device) -> torch.Tensor:
     """Garbage of the right size; torch's allocator aligns to 512 bytes."""
+    import torch
+
     return torch.empty(workspace.shape, dtype=getattr(torch, workspace.dtype), device=device)
 
 
@@ -124,6 +127,8 @@ class PreparedProgram:
     def __init__(self, program: Program, image: LoadedImage, tensors: Mapping[str, torch.Tensor],
                  workspaces: Mapping[str, torch.Tensor], device: int) -> None:
         """Raises CandidateFault('launch')."""
+        import torch
+
         self.program = program
         self.image = image
         self.tensors = dict(tensors)
