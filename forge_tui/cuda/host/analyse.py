@@ -16,6 +16,7 @@ UNIFORM, THREAD, BLOCK, BOTH = 0, 1, 2, 3
 """Classes, as bits: what a value may vary over."""
 
 THREAD_SPECIALS = ("%laneid", "%warpid", "%lanemask")
+CLUSTER_SPECIALS = ("%cluster_ctaid", "%cluster_ctarank", "%clusterid")
 SYNCHRONIZING = {"atom", "red", "membar", "fence", "nanosleep"}
 
 
@@ -53,7 +54,7 @@ def analyse(kernel: Kernel, block: tuple[int, int, int], grid: tuple[int, int, i
 
 
 def _may_spin(block: Block) -> bool:
-    return any(i.root in SYNCHRONIZING or {"volatile", "acquire", "relaxed", "try_wait", "test_wait", "mmio"} & set(i.parts)
+    return any(i.root in SYNCHRONIZING or {"volatile", "acquire", "relaxed", "test_wait", "mmio"} & set(i.parts)
                for i in block.instructions)
 
 
@@ -121,6 +122,8 @@ def result_class(instruction: Instruction, classes: dict[str, int], block: tuple
         found |= classes[name] if name in classes else _special(name, block, grid)
     if root == "ld" and "shared" in parts or root in ("bar", "barrier"):
         found |= BLOCK
+    if root == "getctarank":
+        return BOTH
     if root == "redux":
         found |= THREAD if instruction.args else UNIFORM
     return found
@@ -134,6 +137,8 @@ def _special(name: str, block: tuple[int, int, int], grid: tuple[int, int, int])
         return THREAD if block[axis] > 1 else UNIFORM
     if name.startswith("%ctaid"):
         return BLOCK if grid[axis] > 1 else UNIFORM
+    if name.startswith(CLUSTER_SPECIALS):
+        return BLOCK
     if name.startswith(THREAD_SPECIALS):
         return THREAD
     return UNIFORM

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forge_tui.cuda.host import halves
+from forge_tui.cuda.host.clusters import ClusterMemory, FarAddress
 from forge_tui.cuda.host.generic import GenericMemory, Piece
 from forge_tui.cuda.host.memory import Address, GlobalMemory, fold
 from forge_tui.cuda.host.words import WordAddress, WordMemory
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from forge_tui.cuda.host.run import Machine
 
 Lanes = NDArray[np.generic]
-Memory = GlobalMemory | WordMemory | GenericMemory
+Memory = GlobalMemory | WordMemory | ClusterMemory | GenericMemory
 Mask = NDArray[np.bool_] | None
 
 HALF = {"f16": "f16", "f16x2": "f16", "bf16": "bf16", "bf16x2": "bf16"}
@@ -30,7 +31,7 @@ class Atomics:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
 
-    def __call__(self, memory: Memory, address: Address | WordAddress | list[Piece] | None, offset: int, operation: str,
+    def __call__(self, memory: Memory, address: Address | WordAddress | FarAddress | list[Piece] | None, offset: int, operation: str,
                  kind: str, values: tuple[Lanes, ...], d: Lanes | None, mask: Mask, line: int | None) -> None:
         """One `atom` or `red`. `d` receives what was there before each lane's turn; None: not asked."""
         if address is None:
@@ -45,7 +46,7 @@ class Atomics:
                 wide[lanes] = before
                 np.copyto(d, wide, where=fold(lanes, d.shape))
 
-    def places(self, memory: Memory, address: Address | WordAddress | list[Piece], offset: int, dtype: np.dtype[np.generic],
+    def places(self, memory: Memory, address: Address | WordAddress | FarAddress | list[Piece], offset: int, dtype: np.dtype[np.generic],
                mask: Mask, line: int | None):
         """Where the lanes operate: items, index of each active lane, active lanes; one of these for each buffer."""
         machine = self.machine
@@ -56,14 +57,23 @@ class Atomics:
         shape = (machine.threads, machine.blocks)
         lanes = np.ones(shape, bool) if mask is None else np.broadcast_to(mask, shape)
         size = dtype.itemsize
+        if isinstance(address, FarAddress):
+            index = machine.cmem.update(address, offset, size, line)
+            if size in (2, 4):
+                yield machine.smem.data.reshape(-1).view(dtype), index, address.active
+            else:
+                yield from self.wide_words(machine.smem, index, dtype, address.active)
+            return
         if isinstance(address, WordAddress):
+            memory = machine.smem if isinstance(memory, ClusterMemory) else memory
             assert isinstance(memory, WordMemory)
             memory.check(address, offset, size, "atomic", line)
             if memory.shadow is not None:
                 for granule, k in memory.granules(address, offset, size):
                     memory.shadow.atomic(granule, k, mask, line)
             if size not in (2, 4):
-                yield from self.wide_words(memory, address, offset, dtype, lanes)
+                index, _ = memory.flat(address, offset)
+                yield from self.wide_words(memory, np.broadcast_to(index, shape)[lanes], dtype, lanes)
                 return
             index, byte = memory.flat(address, offset)
             parts = 4 // size
@@ -83,11 +93,8 @@ class Atomics:
             memory.enter_atomic(address, index, size, lanes, line)
         yield address.buffer.view("u", size)[1].view(dtype), np.broadcast_to(index, shape)[lanes], lanes
 
-    def wide_words(self, memory: WordMemory, address: WordAddress, offset: int, dtype: np.dtype[np.generic],
-                   lanes: NDArray[np.bool_]):
+    def wide_words(self, memory: WordMemory, index: NDArray[np.int64], dtype: np.dtype[np.generic], lanes: NDArray[np.bool_]):
         """64-bit items of shared memory: its two words lie a row apart, so they are joined, used and split again."""
-        index, _ = memory.flat(address, offset)
-        index = np.broadcast_to(index, lanes.shape)[lanes]
         places, which = np.unique(index, return_inverse=True)
         flat = memory.data.reshape(-1)
         joined = flat[places].astype(np.uint64) | flat[places + memory.count].astype(np.uint64) << np.uint64(32)

@@ -65,8 +65,8 @@ class Barriers:
             return
         self.parked.append(Parked(following, number, count, self.machine.live if mask is None else mask, line, reduction))
 
-    def release(self) -> None:
-        """Let go the lanes of blocks whose barrier is complete; a block that can never complete one is a fault."""
+    def release(self) -> bool:
+        """Let go the lanes of blocks whose barrier is complete. Returns whether there were any."""
         shape = (self.machine.threads, self.machine.blocks)
         moved = False
         live = np.broadcast_to(self.machine.active(None), shape)
@@ -96,8 +96,7 @@ class Barriers:
             everyone = complete | ~live.any(axis=0)
             self.machine.smem.shadow.barrier(None if everyone.all() and group[0].count is None else complete)
             self.machine.tally.barrier(self.machine, live & complete)
-        if not moved and not self.machine.scheduler.held:
-            self.stuck()
+        return moved
 
     def reduce(self, group: list[Parked], complete: NDArray[np.bool_]) -> None:
         """The result of `bar.red`: over all lanes of a block."""

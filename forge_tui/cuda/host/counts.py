@@ -161,6 +161,22 @@ class Tally:
         self.hottest += int(np.unique(index, return_counts=True)[1].max(initial=0))
         self.at("atomic", line, queue)
 
+    def bulk(self, machine: Machine, lanes: np.ndarray, size: int) -> None:
+        """Lanes issued bulk copies of `size` bytes from or to global memory, each whole sectors."""
+        if machine.sampling:
+            copies = int(np.count_nonzero(np.broadcast_to(lanes, (machine.threads, machine.blocks))[:, _column(machine)]))
+            self.requests += copies
+            self.sectors += copies * -(-size // SECTOR)
+            self.bytes += copies * size
+
+    def far_access(self, machine: Machine, lanes: np.ndarray, total: int) -> None:
+        """One access to shared memory of other blocks: as many passes as its bytes need."""
+        if machine.sampling:
+            count = int(np.count_nonzero(lanes[:, _column(machine)]))
+            passes = -(-count * total // 128)
+            self.shared_requests += passes
+            self.shared_waves += passes
+
     # The record -------------------------------------------------------------------------------------------------------
 
     def result(self, blocks: int, threads: int, dynamic_shared: int) -> LaunchCounts:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from forge_tui.cuda.host.analyse import UNIFORM
-from forge_tui.cuda.host.generate import SIGNED, Emitter, Unsupported, handles
+from forge_tui.cuda.host.emit_async import asynchronous_store
+from forge_tui.cuda.host.generate import SIGNED, SPACE_WORDS, Emitter, Unsupported, handles
 from forge_tui.cuda.host.memory import LOCAL_WINDOW, SHARED_WINDOW
+from forge_tui.cuda.host.ptx import SIZES, Group, Instruction, Memory, Operand, Register, Symbol
 from forge_tui.cuda.host.sharing import is_fence
-from forge_tui.cuda.host.ptx import SIZES, Group, Immediate, Instruction, Memory, Operand, Register, Symbol
 
-SPACES = {"global": "gmem", "const": "gmem", "param": "gmem", "shared": "smem", "shared::cta": "smem", "local": "lmem"}
-SPACE_WORDS = ("global", "const", "param", "shared", "shared::cta", "shared::cluster", "local")
 ATOMIC_OPERATIONS = ("add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec")
 
 
@@ -54,8 +53,8 @@ def _pack(e: Emitter, i: Instruction, target: Operand, source: Group) -> None:
 @handles("cvta")
 def _cvta(e: Emitter, i: Instruction) -> None:
     space = next((p for p in i.parts if p in SPACE_WORDS), None)
-    window = {"shared": SHARED_WINDOW, "shared::cta": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(space or "", 0)
-    if space is None or space == "shared::cluster" or i.type != "u64":
+    window = {"local": LOCAL_WINDOW}.get(space or "", SHARED_WINDOW if (space or "").startswith("shared") else 0)
+    if space is None or i.type != "u64":
         raise Unsupported
     value, d = e.read(i.args[1], "u64"), e.write(i.args[0], "u64")
     if not window:
@@ -67,8 +66,10 @@ def _cvta(e: Emitter, i: Instruction) -> None:
 @handles("isspacep")
 def _isspacep(e: Emitter, i: Instruction) -> None:
     value, d = e.read(i.args[1], "u64"), e.write(i.args[0], "pred")
-    windows = {"shared": SHARED_WINDOW, "shared::cta": SHARED_WINDOW, "local": LOCAL_WINDOW}
-    if i.parts[1] in windows:
+    windows = {"shared": SHARED_WINDOW, "shared::cta": SHARED_WINDOW, "shared::cluster": SHARED_WINDOW, "local": LOCAL_WINDOW}
+    if i.parts[1] in ("shared", "shared::cta"):
+        e.line(f"copyto({d}, (({value} >> np.uint64(40)) == {SHARED_WINDOW >> 40}) & cmem.is_near({value}))")
+    elif i.parts[1] in windows:
         e.line(f"copyto({d}, ({value} >> np.uint64(40)) == {windows[i.parts[1]] >> 40})")
     elif i.parts[1] == "global":
         e.line(f"copyto({d}, ({value} >> np.uint64(40)) < {SHARED_WINDOW >> 40})")
@@ -79,37 +80,11 @@ def _isspacep(e: Emitter, i: Instruction) -> None:
 # Loads and stores ------------------------------------------------------------------------------------------------
 
 
-def _address(e: Emitter, i: Instruction, operand: Operand, memory: str | None = None) -> tuple[str, str, int]:
-    """The memory (by the opcode, if not given), the prepared address and the constant offset.
-
-    An address is prepared once for each register and guard in a block.
-    """
-    if not isinstance(operand, Memory):
-        raise Unsupported
-    space = next((p for p in i.parts if p in SPACE_WORDS), None)
-    if space == "shared::cluster":
-        raise Unsupported
-    memory = memory or (SPACES[space] if space else "generic")
-    base, offset = operand.base, operand.offset
-    if isinstance(base, Symbol):
-        offset, base = offset + base.offset, Symbol(base.name)
-    if isinstance(base, Immediate):
-        offset, base = offset + base.value, Immediate(0)
-    name = base.name if isinstance(base, (Register, Symbol)) else "0"
-    guard = i.guard.name if i.guard else ""
-    key = (name, guard, str(i.negated), memory)
-    if key not in e.prepared:
-        size = e.size(base) or (8 if memory in ("gmem", "generic") else 4)
-        e.prepared[key] = f"p{len(e.prepared)}_{len(e.body)}"
-        e.line(f"{e.prepared[key]} = {memory}.prepare({e.read(base, f'u{8 * size}')}, {e.mask})")
-    return memory, e.prepared[key], offset
-
-
 @handles("ld", "ldu")
 def _ld(e: Emitter, i: Instruction) -> None:
     if "param" in i.parts and isinstance(i.args[1], Memory) and isinstance(i.args[1].base, Symbol):
         return _ld_param(e, i)
-    memory, address, offset = _address(e, i, i.args[1])
+    memory, address, offset = e.address(i, i.args[1])
     kind, items = i.type, i.args[0].items if isinstance(i.args[0], Group) else (i.args[0],)
     if kind == "b128":
         raise Unsupported
@@ -138,9 +113,11 @@ def _ld_param(e: Emitter, i: Instruction) -> None:
 @handles("st")
 def _st(e: Emitter, i: Instruction) -> None:
     kind, size = i.type, SIZES[i.type]
-    if kind == "b128" or "async" in i.parts:
+    if "async" in i.parts:
+        return asynchronous_store(e, i)
+    if kind == "b128":
         raise Unsupported
-    memory, address, offset = _address(e, i, i.args[0])
+    memory, address, offset = e.address(i, i.args[0])
     items = i.args[1].items if isinstance(i.args[1], Group) else (i.args[1],)
     values = ", ".join(e.read(item, f"u{8 * size}") for item in items)
     if is_fence(i.root, i.parts):
@@ -166,11 +143,13 @@ def _atom(e: Emitter, i: Instruction) -> None:
     operation = next((p for p in i.parts if p in ATOMIC_OPERATIONS), None)
     has_result = i.root == "atom"
     operands = i.args[1:] if has_result else i.args
-    if operation is None or i.root == "red" and "async" in i.parts or isinstance(operands[1], Group):
+    if "async" in i.parts:
+        return asynchronous_store(e, i)
+    if operation is None or isinstance(operands[1], Group):
         raise Unsupported
     kind = i.type
     seen = kind if kind in SIGNED or kind in ("f32", "f64") else f"u{8 * SIZES[kind]}"
-    memory, address, offset = _address(e, i, operands[0])
+    memory, address, offset = e.address(i, operands[0])
     values = ", ".join(e.read(x, seen) for x in operands[1:])
     result = "None"
     if has_result and isinstance(i.args[0], Register) and i.args[0].name != "_" and _is_read(e, i.args[0].name):
@@ -182,25 +161,6 @@ def _atom(e: Emitter, i: Instruction) -> None:
     e.line(f"atomic({memory}, {address}, {offset}, {operation!r}, {kind!r}, ({values},), {result}, {e.mask}, {i.line})")
 
 
-@handles("cp")
-def _cp(e: Emitter, i: Instruction) -> None:
-    """`cp.async` and the groups it is waited for by."""
-    if i.opcode == "cp.async.commit_group":
-        return e.line(f"copies.commit({e.mask})")
-    if i.opcode in ("cp.async.wait_all", "cp.async.wait_group"):
-        newest = i.args[0].value if i.args and isinstance(i.args[0], Immediate) else None
-        return e.line(f"copies.wait({newest}, {e.mask})")
-    if i.parts[1] != "async" or i.parts[2] not in ("ca", "cg") or len(i.args) > 4 or "L2::cache_hint" in i.parts:
-        raise Unsupported
-    target, source, size = i.args[:3]
-    if not isinstance(size, Immediate) or not isinstance(source, Memory) or not isinstance(source.base, Register):
-        raise Unsupported
-    _, address, offset = _address(e, i, target, "smem")
-    kept = e.read(i.args[3], "u32") if len(i.args) > 3 else "None"
-    where = f"{address}, {offset}, {e.read(source.base, 'u64')}, {source.offset}"
-    e.line(f"copies.copy({where}, {size.value}, {kept}, {e.mask}, {i.line})")
-
-
 def _is_read(e: Emitter, name: str) -> bool:
     return any(name in x.reads() for block in e.kernel.blocks for x in block.instructions)
 
@@ -208,7 +168,7 @@ def _is_read(e: Emitter, name: str) -> bool:
 @handles("prefetch", "prefetchu", "membar", "fence", "nanosleep", "discard", "applypriority", "griddepcontrol", "pmevent")
 def _nothing(e: Emitter, i: Instruction) -> None:
     """Hints, and orders that lanes in lock step have anyway; blocks have them by fences only."""
-    if "proxy" in i.opcode or "mbarrier_init" in i.opcode:
+    if "tensormap" in i.opcode:
         raise Unsupported
     if is_fence(i.root, i.parts):
         e.line(f"gmem.fence({e.mask})")
@@ -301,7 +261,7 @@ def _bar(e: Emitter, i: Instruction) -> None:
     if "warp" in i.parts:
         return e.line(f"warps.sync({e.read(i.args[0], 'u32')}, {e.mask}, {i.line})")
     if "cluster" in i.parts:
-        raise Unsupported
+        return
     operands = i.args
     if "red" in i.parts:
         operands = i.args[1:-1]

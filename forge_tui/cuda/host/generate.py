@@ -18,12 +18,16 @@ Handler = Callable[["Emitter", Instruction], None]
 HANDLERS: dict[str, Handler] = {}
 """What writes the code of an instruction, by its first word."""
 
+SPACES = {"global": "gmem", "const": "gmem", "param": "gmem", "shared": "smem", "shared::cta": "smem", "shared::cluster": "cmem",
+          "local": "lmem"}
+"""The memory that an address space names."""
+SPACE_WORDS = tuple(SPACES)
 SIGNED = {"s8", "s16", "s32", "s64"}
 FLOAT = {"f32", "f64"}
 
 
 MACHINE_NAMES = ("unsupported", "both", "fold_threads", "fold_blocks", "gmem", "smem", "lmem", "warps", "generic",
-                 "atomic", "copies", "trap", "bar_red")
+                 "atomic", "copies", "trap", "bar_red", "cmem", "mbarriers", "bulk")
 """What generated code uses of the machine it runs on."""
 
 
@@ -232,6 +236,29 @@ class Emitter:
         if isinstance(operand, Register):
             return f"V.special({operand.name!r}, {size})"
         raise Unsupported
+
+    def address(self, i: Instruction, operand: Operand, memory: str | None = None) -> tuple[str, str, int]:
+        """The memory (by the opcode, if not given), the prepared address and the constant offset.
+
+        An address is prepared once for each register and guard in a block.
+        """
+        if not isinstance(operand, Memory):
+            raise Unsupported
+        space = next((p for p in i.parts if p in SPACES), None)
+        memory = memory or (SPACES[space] if space else "generic")
+        base, offset = operand.base, operand.offset
+        if isinstance(base, Symbol):
+            offset, base = offset + base.offset, Symbol(base.name)
+        if isinstance(base, Immediate):
+            offset, base = offset + base.value, Immediate(0)
+        name = base.name if isinstance(base, (Register, Symbol)) else "0"
+        guard = i.guard.name if i.guard else ""
+        key = (name, guard, str(i.negated), memory)
+        if key not in self.prepared:
+            size = self.size(base) or (8 if memory in ("gmem", "generic") else 4)
+            self.prepared[key] = f"p{len(self.prepared)}_{len(self.body)}"
+            self.line(f"{self.prepared[key]} = {memory}.prepare({self.read(base, f'u{8 * size}')}, {self.mask})")
+        return memory, self.prepared[key], offset
 
     def torch(self, operand: Operand | str, kind: str) -> str:
         """The torch view of a float operand (or array name)."""

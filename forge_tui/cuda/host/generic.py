@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forge_tui.cuda.host.memory import BUFFER_SHIFT, LOCAL_WINDOW, SHARED_WINDOW, Address, GlobalMemory, Lanes, Mask, fold
+from forge_tui.cuda.host.clusters import ClusterMemory, FarAddress
 from forge_tui.cuda.host.words import WordAddress, WordMemory
 
 if TYPE_CHECKING:
     from forge_tui.cuda.host.run import Machine
 
-Piece = tuple[GlobalMemory | WordMemory, Address | WordAddress, Mask]
+Piece = tuple[GlobalMemory | WordMemory | ClusterMemory, Address | WordAddress | FarAddress, Mask]
 """One memory, the address prepared for it, and the lanes that go there."""
 
 
@@ -28,7 +29,8 @@ class GenericMemory:
         window = raw >> np.uint64(BUFFER_SHIFT)
         shared, local = window == SHARED_WINDOW >> BUFFER_SHIFT, window == LOCAL_WINDOW >> BUFFER_SHIFT
         found: list[Piece] = []
-        for memory, inside, base in ((machine.gmem, ~(shared | local), 0), (machine.smem, shared, SHARED_WINDOW),
+        near = machine.smem if machine.cluster_size == 1 else machine.cmem
+        for memory, inside, base in ((machine.gmem, ~(shared | local), 0), (near, shared, SHARED_WINDOW),
                                      (machine.lmem, local, LOCAL_WINDOW)):
             if not inside.any():
                 continue

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from forge_tui.cuda.faults import CandidateFault
-from forge_tui.cuda.host import emit_arithmetic, emit_bits, emit_convert, emit_memory
+from forge_tui.cuda.host import emit_arithmetic, emit_async, emit_bits, emit_convert, emit_memory
 from forge_tui.cuda.host.analyse import BLOCK, THREAD, analyse
 from forge_tui.cuda.host.counts import Tally
 from forge_tui.cuda.host.generate import Emitter
@@ -24,8 +24,10 @@ from forge_tui.cuda.host.translation import Geometry, Translations, Variant
 from forge_tui.cuda.program import Argument, Launch
 from forge_tui.cuda.target import LaunchCounts
 
-assert emit_arithmetic and emit_bits and emit_convert and emit_memory        # they register what writes each instruction
+assert emit_arithmetic and emit_async and emit_bits and emit_convert and emit_memory        # they register what writes each instruction
 
+SHARED = {"shared", "shared::cta"}
+SIGNALS = {"volatile", "relaxed", "acquire", "release"}
 LANES = 1 << 16
 """Lanes of a chunk: arrays of this size stay in a core's cache while call overhead is small beside the work."""
 CHUNK_BYTES = 192 << 20
@@ -53,12 +55,12 @@ class LoadedModule:
         except PtxError as error:
             raise CandidateFault("not_interpretable", f"not interpretable: {error} in the PTX of {filename}") from error
 
-    def translate(self, name: str, block: tuple[int, int, int], grid: tuple[int, int, int]) -> Translations:
-        """The kernel's translations for launches that are larger than 1 along the same axes."""
-        shape = tuple(size > 1 for size in (*block, *grid))
+    def translate(self, name: str, block: tuple[int, int, int], grid: tuple[int, int, int], cluster: bool) -> Translations:
+        """The kernel's translations for launches that are larger than 1 along the same axes, with clusters or without."""
+        shape = (*(size > 1 for size in (*block, *grid)), cluster)
         found = self.translations.get((name, shape))
         if found is None:
-            found = self.translations[name, shape] = _translate(self.kernel(name), block, grid)
+            found = self.translations[name, shape] = _translate(self.kernel(name), block, grid, cluster)
         return found
 
     def kernel(self, name: str) -> Kernel:
@@ -73,7 +75,7 @@ class LoadedModule:
         return self.kernels[name]
 
 
-def _translate(kernel: Kernel, block: tuple[int, int, int], grid: tuple[int, int, int]) -> Translations:
+def _translate(kernel: Kernel, block: tuple[int, int, int], grid: tuple[int, int, int], cluster: bool) -> Translations:
     def make(wide: bool) -> Variant:
         analysis = analyse(kernel, block, grid, wide)
         return Variant(analysis, Emitter(kernel, analysis).generate())
@@ -85,7 +87,21 @@ def _translate(kernel: Kernel, block: tuple[int, int, int], grid: tuple[int, int
             cached.append(make(True))
         return cached[0]
 
-    return Translations(kernel, make(False), make_wide, _granule(kernel, "shared"), _granule(kernel, "local"))
+    return Translations(kernel, make(False), make_wide, _granule(kernel, "shared"), _granule(kernel, "local"),
+                        cluster or needs_order(kernel))
+
+
+def needs_order(kernel: Kernel) -> bool:
+    """Whether accesses to shared memory may be ordered by more than barriers of the block: by mbarriers, copies, clusters, or
+    atomics and signals with fences.
+    """
+    instructions = [i for b in kernel.blocks for i in b.instructions]
+    if any(i.root in ("mbarrier", "mapa") or i.root == "barrier" and "cluster" in i.parts or "bulk" in i.parts
+           or "shared::cluster" in i.parts for i in instructions):
+        return True
+    shared = [i for i in instructions if i.root in ("atom", "red", "ld", "st") and SHARED & set(i.parts)]
+    signals = any(i.root in ("atom", "red") or SIGNALS & set(i.parts) for i in shared)
+    return signals and any(i.root in ("membar", "fence") for i in instructions)
 
 
 def _granule(kernel: Kernel, space: str) -> int:
@@ -99,11 +115,10 @@ def run_launch(loaded: LoadedModule, launch: Launch, buffers: dict[str, Buffer],
                schedule: str = IN_STEP) -> LaunchCounts:
     """Run one launch to its end. `buffers`: every tensor and workspace by name. Raises CandidateFault."""
     kernel = loaded.kernel(launch.kernel)
-    if launch.cluster is not None and launch.cluster != (1, 1, 1):
-        raise CandidateFault("not_interpretable", f"not interpretable: a cluster launch of {launch.kernel}", kernel=launch.kernel)
     parameters = _parameters(kernel, launch.arguments, buffers)
-    geometry = Geometry(launch.grid, launch.block, launch.shared, parameters, budget, time.monotonic() + deadline_s, schedule)
-    translations = loaded.translate(launch.kernel, launch.block, launch.grid)
+    geometry = Geometry(launch.grid, launch.block, launch.shared, parameters, budget, time.monotonic() + deadline_s,
+                        schedule, launch.cluster or (1, 1, 1))
+    translations = loaded.translate(launch.kernel, launch.block, launch.grid, geometry.cluster != (1, 1, 1))
     table: list[Buffer | None] = list(buffers.values())
     for name, data in (("constant data", kernel.constant_data), ("kernel parameters", parameters)):
         padded = np.zeros(len(data) + 16, np.uint8)         # numpy aligns to 16 bytes at least; windows start at multiples of 256
@@ -123,7 +138,8 @@ def block_bytes(translations: Translations, geometry: Geometry) -> float:
     lane_bytes = translations.kernel.local_bytes * (1 + 1 / translations.local_granule)
     for size, cls in translations.narrow.code.slots:
         lane_bytes += size if cls == THREAD | BLOCK else 0
-    return geometry.threads * lane_bytes + 1.25 * (translations.kernel.static_shared + geometry.shared) + 1
+    shadow = 8 if translations.ordered else 1.25        # bytes of shadow and memory for each byte of shared memory
+    return geometry.threads * lane_bytes + shadow * (translations.kernel.static_shared + geometry.shared) + 1
 
 
 def chunk_blocks(translations: Translations, geometry: Geometry, cooperative: bool) -> int:
@@ -135,14 +151,17 @@ def chunk_blocks(translations: Translations, geometry: Geometry, cooperative: bo
             raise CandidateFault("not_interpretable", f"not interpretable: a cooperative launch of {name} with {geometry.blocks} "
                                  "blocks, which must all be held in memory at once", kernel=name)
         return geometry.blocks
-    return max(1, min(LANES // geometry.threads, int(CHUNK_BYTES / per_block), geometry.blocks))
+    cluster = geometry.cluster[0] * geometry.cluster[1] * geometry.cluster[2]
+    wanted = min(LANES // geometry.threads, int(CHUNK_BYTES / per_block), geometry.blocks)
+    return max(1, wanted // cluster) * cluster
 
 
 def _run_chunks(translations: Translations, geometry: Geometry, table: list[Buffer | None], tally: Tally,
                 cooperative: bool) -> None:
     size = chunk_blocks(translations, geometry, cooperative)
     chunks = -(-geometry.blocks // size)
-    size = -(-geometry.blocks // chunks)
+    cluster = geometry.cluster[0] * geometry.cluster[1] * geometry.cluster[2]
+    size = -(-geometry.blocks // (chunks * cluster)) * cluster
     machine: Machine | None = None
     sharing = sharing_of(translations.kernel, geometry.blocks)
     sampled = {0, chunks // 2}       # whose memory traffic is counted

@@ -230,6 +230,11 @@ def lower(module: Module, name: str) -> Kernel:
                   constants, bytes(data))
 
 
+def waits(item: Instruction) -> bool:
+    """Whether lanes stay at an instruction until others have done something."""
+    return item.root == "mbarrier" and "try_wait" in item.parts
+
+
 def _symbols(args: tuple[Operand, ...]):
     for arg in args:
         if isinstance(arg, Symbol):
@@ -265,6 +270,10 @@ def _blocks(flat: _Flattener) -> list[Block]:
         if isinstance(item, Label):
             cut()
             labels[item.name] = len(blocks)
+        elif waits(item):           # alone, for it is run again until it need not wait
+            cut()
+            current.append(item)
+            cut()
         else:
             current.append(item)
             if item.root in TERMINATORS and "warp" not in item.parts:

@@ -1,4 +1,4 @@
-"""A tokenizer and parser of PTX, as NVRTC emits it: text in, a `Module` of functions, data tables and declarations out."""
+"""A parser of PTX, as NVRTC emits it: text in, a `Module` of functions, data tables and declarations out."""
 
 from __future__ import annotations
 
@@ -9,75 +9,7 @@ from functools import cached_property
 from forge_tui.cuda.host.ptx import (
     SIZES, Function, Group, Immediate, Instruction, Label, Memory, Module, Negated, Operand, PtxError, Register, Symbol, Variable,
 )
-
-_TOKEN = re.compile(r"""
-    (?P<skip>(?:\s+|//[^\n]*|/\*.*?\*/)+)
-  | (?P<string>"[^"]*")
-  | (?P<float>0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|\d+\.\d+)
-  | (?P<int>0[xX][0-9a-fA-F]+U?|\d+U?)
-  | (?P<word>[.%$_A-Za-z](?:[\w$%.]|::)*)
-  | (?P<mark>[-+,;:{}()\[\]<>=@!|])
-""", re.X | re.S)
-
-
-class _Tokens:
-    """The token stream: kind and text, with one token of lookahead."""
-
-    def __init__(self, text: str) -> None:
-        self.items: list[tuple[str, str]] = []
-        position = 0
-        while position < len(text):
-            match = _TOKEN.match(text, position)
-            if match is None:
-                raise PtxError(f"unexpected character {text[position]!r}")
-            position = match.end()
-            if match.lastgroup == "skip":
-                continue
-            if match[0] == ".section":          # debug data: never needed, and most of the text
-                position = _after_braces(text, position)
-                continue
-            self.items.append((match.lastgroup or "", match[0]))
-        self.items.append(("end", ""))
-        self.at = 0
-
-    def peek(self) -> str:
-        return self.items[self.at][1]
-
-    def kind(self) -> str:
-        return self.items[self.at][0]
-
-    def next(self) -> str:
-        text = self.items[self.at][1]
-        self.at += 1
-        return text
-
-    def accept(self, text: str) -> bool:
-        if self.items[self.at][1] == text:
-            self.at += 1
-            return True
-        return False
-
-    def expect(self, text: str) -> None:
-        if not self.accept(text):
-            raise PtxError(f"expected {text!r}, found {self.peek()!r}")
-
-    def integer(self) -> int:
-        sign = -1 if self.accept("-") else 1
-        return sign * int(self.next().rstrip("U"), 0)
-
-    def skip_statement(self) -> None:
-        while self.next() != ";":
-            if self.kind() == "end":
-                raise PtxError("the text ends inside a statement")
-
-
-def _after_braces(text: str, position: int) -> int:
-    depth = 0
-    for match in re.compile(r"[{}]").finditer(text, position):
-        depth += 1 if match[0] == "{" else -1
-        if depth == 0:
-            return match.end()
-    return len(text)
+from forge_tui.cuda.host.tokens import Tokens
 
 
 class _Parser:
@@ -85,7 +17,7 @@ class _Parser:
 
     def __init__(self, text: str, filename: str) -> None:
         self.filename = filename
-        self.tokens = _Tokens(text)
+        self.tokens = Tokens(text)
         self.module = Module({}, {})
         self.files = {int(index): path for index, path in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.M)}
         self.inlined: dict[tuple[int, int, int], tuple[int, int, int]] = {}
@@ -234,6 +166,7 @@ class _Parser:
                 depth += 1
                 self.scope_count += 1
                 self.scopes.append({})
+                self.labels()
             elif word == "}":
                 depth -= 1
                 if depth:
@@ -250,6 +183,16 @@ class _Parser:
                 tokens.skip_statement()
             elif word != ";":
                 self.statement(function, word)
+
+    def labels(self) -> None:
+        """Declare the labels of the scope that begins here: branches may name them before they come."""
+        items, at, depth = self.tokens.items, self.tokens.at, 1
+        while depth and at + 1 < len(items):
+            text = items[at][1]
+            depth += (text == "{") - (text == "}")
+            if depth == 1 and items[at][0] == "word" and items[at + 1][1] == ":":
+                self.declare(text)
+            at += 1
 
     def declare(self, name: str) -> str:
         """The unique name of something declared in the current scope."""

@@ -13,10 +13,15 @@ from forge_tui.cuda.host.analyse import BLOCK, THREAD
 from forge_tui.cuda.host.async_copy import AsyncCopies
 from forge_tui.cuda.host.atomics import Atomics
 from forge_tui.cuda.host.barriers import Barriers
+from forge_tui.cuda.host.bulk import BulkCopies
 from forge_tui.cuda.host.checks import SharedShadow
+from forge_tui.cuda.host.cluster_barrier import ClusterBarrier
+from forge_tui.cuda.host.clusters import ClusterMemory
 from forge_tui.cuda.host.counts import Tally
 from forge_tui.cuda.host.generic import GenericMemory
+from forge_tui.cuda.host.mbarriers import Mbarriers
 from forge_tui.cuda.host.memory import Buffer, GlobalMemory
+from forge_tui.cuda.host.ordered_shadow import OrderedShadow
 from forge_tui.cuda.host.orders import scheduler_of
 from forge_tui.cuda.host.translation import Geometry, Translations, Variant
 from forge_tui.cuda.host.values import Values
@@ -38,6 +43,9 @@ class Machine:
         self.threads, self.blocks = geometry.threads, count
         self.lanes = self.threads * count
         self.first = 0
+        self.cluster_size = geometry.cluster[0] * geometry.cluster[1] * geometry.cluster[2]
+        self.block_ids = np.arange(count)
+        """Linear index in the grid of each block of the chunk."""
         self.tally = tally
         self.live: Mask = None
         self.live_count = self.lanes
@@ -54,6 +62,9 @@ class Machine:
         self.warps = Warps(self)
         self.atomic = Atomics(self)
         self.copies = AsyncCopies(self)
+        self.cmem = ClusterMemory(self)
+        self.mbarriers = Mbarriers(self)
+        self.bulk = BulkCopies(self)
         self.variant = translations.narrow
         self.use(translations.narrow)
 
@@ -92,13 +103,13 @@ class Machine:
 
     # Faults ---------------------------------------------------------------------------------------------------------
 
-    def fault(self, kind: FaultKind, message: str, bad: Lanes, line: int | None) -> NoReturn:
-        """Raise for the first lane of `bad`, by block and then thread."""
+    def fault(self, kind: FaultKind, message: str, bad: Lanes, line: int | None, alive: bool = True) -> NoReturn:
+        """Raise for the first lane of `bad` (of those that live, unless not `alive`), by block and then thread."""
         lanes = np.broadcast_to(bad, (self.threads, self.blocks))
-        if self.live is not None:
+        if self.live is not None and alive:
             lanes = lanes & self.live
         position = int(lanes.T.argmax())
-        raise CandidateFault(kind, message, kernel=self.kernel.name, line=line, block=self.first + position // self.threads,
+        raise CandidateFault(kind, message, kernel=self.kernel.name, line=line, block=int(self.block_ids[position // self.threads]),
                              thread=position % self.threads)
 
     def unsupported(self, opcode: str, mask: Mask, line: int | None) -> None:
@@ -132,28 +143,48 @@ class Machine:
         """Run blocks `first` ... `first + blocks - 1` to their end. Raises CandidateFault."""
         self.first, self.sampling = first, sampling
         self.tally.sampled_blocks += self.blocks if sampling else 0
+        self.block_ids = self.geometry.block_ids(first, self.blocks)
         self.values.follow()
         granules = (self.kernel.static_shared + self.geometry.shared) // self.smem.granule + 8
         self.smem.data.fill(POISON)
-        self.smem.shadow = SharedShadow(self, granules)
+        if self.translations.ordered:
+            self.smem.shadow = self.ordered = OrderedShadow(self, granules)
+            self.mbarriers.reset()
+            self.bulk.reset()
+        else:
+            self.smem.shadow = SharedShadow(self, granules)
         if self.kernel.local_bytes:
             self.lmem.data.fill(POISON)
             self.lmem.written = np.zeros((self.kernel.local_bytes // self.lmem.granule + 8, self.lanes), bool)
         self.copies.reset()
         self.live, self.live_count = None, self.lanes
         self.barriers = Barriers(self)
+        self.cluster_barrier = ClusterBarrier(self)
         self.scheduler = scheduler_of(self, self.geometry.schedule)
         with np.errstate(all="ignore"):
             self.scheduler.run()
+            self.bulk.finish()
 
     def leave(self, mask: Mask) -> None:
         """Lanes are done."""
         if mask is None:
+            if self.translations.ordered:
+                self.check_exit(np.broadcast_to(self.active(None), (self.threads, self.blocks)).any(axis=0))
             self.live_count = 0
             return
         gone = np.broadcast_to(mask, (self.threads, self.blocks))
-        self.live = ~gone if self.live is None else self.live & ~gone
+        live = ~gone if self.live is None else self.live & ~gone
+        if self.translations.ordered:
+            self.check_exit(gone.any(axis=0) & ~live.any(axis=0))
+        self.live = live
         self.live_count = int(np.count_nonzero(self.live))
+
+    def check_exit(self, ends: NDArray[np.bool_]) -> None:
+        """Blocks end: neither other blocks nor copies may still need their shared memory."""
+        columns = np.flatnonzero(ends)
+        if len(columns):
+            self.ordered.check_exit(columns)
+            self.bulk.check_exit(columns)
 
     def widen(self) -> None:
         """Lanes did not meet where expected: from here on every register is stored for every lane."""

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from forge_tui.cuda.device import H200, DeviceFacts
+from forge_tui.cuda.device import H200, DeviceFacts, largest_cluster
 from forge_tui.cuda.faults import CandidateFault
 from forge_tui.cuda.host.launch import LoadedModule, run_launch
 from forge_tui.cuda.host.memory import Buffer
 from forge_tui.cuda.host.orders import IN_STEP
-from forge_tui.cuda.program import Image, KernelInfo, Program, Workspace
+from forge_tui.cuda.program import Image, KernelInfo, Launch, Program, Workspace
 from forge_tui.cuda.target import BUILD_DEADLINE_S, RunReport
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ class HostTarget:
             if 0 in launch.grid:
                 continue
             self._check_limits(loaded, launch.kernel, launch.block, launch.grid, launch.shared)
+            self._check_cluster(launch)
             counts.append(run_launch(loaded, launch, buffers, self.budget, self.deadline_s, self.schedule))
         return RunReport(tuple(counts))
 
@@ -135,6 +136,17 @@ class HostTarget:
         if static + shared > self.facts.max_shared:
             raise CandidateFault("launch", f"{static + shared} bytes of shared memory a block; the device has {self.facts.max_shared}",
                                  kernel=kernel)
+
+
+    def _check_cluster(self, launch: Launch) -> None:
+        """What the driver would refuse of a cluster."""
+        cluster = launch.cluster or (1, 1, 1)
+        if min(cluster) < 1 or any(g % c for g, c in zip(launch.grid, cluster, strict=True)):
+            raise CandidateFault("launch", f"a grid of {launch.grid} blocks cannot be divided into clusters of {cluster}",
+                                 kernel=launch.kernel)
+        size, limit = cluster[0] * cluster[1] * cluster[2], largest_cluster(self.facts.cc)
+        if size > limit:
+            raise CandidateFault("launch", f"a cluster of {size} blocks; the device takes {limit}", kernel=launch.kernel)
 
 
 def storage_bytes(tensor: torch.Tensor, name: str) -> NDArray[np.uint8]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forge_tui.cuda.faults import CandidateFault
+from forge_tui.cuda.host.translation import coordinate
 
 if TYPE_CHECKING:
     from forge_tui.cuda.host.run import Machine
@@ -65,10 +66,14 @@ class Values:
         grid, block = self.geometry.grid, self.geometry.block
         thread = np.arange(self.machine.threads)[:, None]
         if base == "%tid":
-            return _coordinate(thread, block, axis) if block[axis] > 1 else np.zeros((1, 1), np.int64)
-        if base == "%ctaid":
-            linear = np.arange(self.machine.first, self.machine.first + self.machine.blocks)[None, :]
-            return _coordinate(linear, grid, axis) if grid[axis] > 1 else np.zeros((1, 1), np.int64)
+            return coordinate(thread, block, axis) if block[axis] > 1 else np.zeros((1, 1), np.int64)
+        cluster, columns = self.geometry.cluster, np.arange(self.machine.blocks)[None, :]
+        of_block = {"%ctaid": lambda: coordinate(self.machine.block_ids[None, :], grid, axis),
+                    "%cluster_ctarank": lambda: columns % self.machine.cluster_size,
+                    "%cluster_ctaid": lambda: coordinate(columns % self.machine.cluster_size, cluster, axis),
+                    "%clusterid": lambda: coordinate(self.machine.block_ids[None, :], grid, axis) // cluster[axis]}
+        if base in of_block:
+            return of_block[base]() if base != "%ctaid" or grid[axis] > 1 else np.zeros((1, 1), np.int64)
         lane = thread & 31
         per_lane = {"%laneid": lane, "%warpid": thread >> 5, "%lanemask_eq": 1 << lane, "%lanemask_lt": (1 << lane) - 1,
                     "%lanemask_le": (2 << lane) - 1, "%lanemask_gt": 0xFFFFFFFF & ~((2 << lane) - 1),
@@ -79,7 +84,8 @@ class Values:
         barrier = self.bases.get("grid barrier", 0)
         same = {"%envreg1": barrier >> 32, "%envreg2": barrier & 0xFFFFFFFF, "%ntid": block[axis], "%nctaid": grid[axis], "%nwarpid": -(-self.machine.threads // 32), "%smid": 0, "%nsmid": 132,
                 "%gridid": 0, "%dynamic_smem_size": self.geometry.shared, "%total_smem_size": shared,
-                "%cluster_ctaid": 0, "%cluster_nctaid": 1, "%cluster_ctarank": 0, "%cluster_nctarank": 1, "%WARP_SZ": 32}
+                "%cluster_nctaid": cluster[axis], "%cluster_nctarank": self.machine.cluster_size, "%WARP_SZ": 32,
+                "%nclusterid": grid[axis] // cluster[axis], "%is_explicit_cluster": self.machine.cluster_size > 1}
         if base not in same:
             raise CandidateFault("not_interpretable", f"not interpretable: special register {name}", kernel=self.kernel.name)
         return np.array([[same[base]]])
@@ -87,9 +93,5 @@ class Values:
     def follow(self) -> None:
         """The machine went on to another chunk: block indices change in place."""
         for (name, size), array in self.specials.items():
-            if name.startswith("%ctaid"):
+            if name.startswith(("%ctaid", "%clusterid")):
                 np.copyto(array, self.special_value(name).astype(f"u{size}"))
-
-
-def _coordinate(linear: NDArray[np.int64], sizes: tuple[int, int, int], axis: int) -> NDArray[np.int64]:
-    return (linear % sizes[0], linear // sizes[0] % sizes[1], linear // (sizes[0] * sizes[1]))[axis]
