@@ -42,8 +42,9 @@ def argument(value: object) -> Argument:
 
 
 def launch(kernel: str, grid: int | tuple[int, ...], block: int | tuple[int, ...], *args: object, shared: int = 0,
-           cooperative: bool = False) -> Launch:
-    return Launch(kernel, size3(grid), size3(block), tuple(argument(a) for a in args), shared, cooperative=cooperative)
+           cooperative: bool = False, cluster: int | tuple[int, ...] | None = None) -> Launch:
+    return Launch(kernel, size3(grid), size3(block), tuple(argument(a) for a in args), shared,
+                  None if cluster is None else size3(cluster), cooperative=cooperative)
 
 
 def run(source: str, tensors: Mapping[str, torch.Tensor], *launches: Launch, outputs: tuple[str, ...] = ("out",),
