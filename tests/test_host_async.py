@@ -335,6 +335,10 @@ CASES = [
             "  s[t] = input[t]; forge::bulk_store_fence(); __syncthreads();\n" + STORE + "0; __syncthreads();\n"
             "  if (t == 0) {\n    forge::bulk_store((float*)@ + blockIdx.x * 64, s, 256);  // here\n    forge::bulk_store_commit(); forge::bulk_store_wait_read(); } }",
             "input", "out", "input"),
+    Planted("two blocks store to one place", "race", KERNEL + "  __shared__ alignas(16) float s[64]; const int t = threadIdx.x;\n"
+            "  s[t] = input[t + blockIdx.x]; forge::bulk_store_fence(); __syncthreads();\n  if (t == 0) {\n"
+            "    forge::bulk_store(out + blockIdx.x @ * 64, s, 256);  // here\n    forge::bulk_store_commit(); forge::bulk_store_wait_read(); } }",
+            "/ 2", "", "another block"),
     Planted("no cluster barrier before the read", "race", KERNEL + CLUSTER + "  @\n  " + REMOTE + "  // here\n  forge::cluster_sync();\n"
             + STORE + "v; }", "__syncthreads();", "forge::cluster_sync();", "another warp wrote", cluster=2),
     Planted("no cluster barrier before the end", "race", KERNEL + CLUSTER + "  forge::cluster_sync();\n  " + REMOTE + "  // here\n"

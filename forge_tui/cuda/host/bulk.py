@@ -79,7 +79,7 @@ class BulkCopies:
                 raw = np.broadcast_to(source, self.shape)[rank_lanes] + np.uint64(source_offset % (1 << 64))
                 places = self.machine.mbarriers.places(on, barrier_offset, rank_lanes, "bulk copy", line, engine=True)
                 assert places is not None
-                for buffer, pick in self.global_sides(raw, bytes_, rank_lanes, "bulk copy", line, write=False):
+                for buffer, pick in self.global_sides(raw, bytes_, rank_lanes, "bulk copy", line, "load"):
                     byte = (raw[pick] - np.uint64(buffer.base)).astype(np.int64)
                     flight = Flight(bytes_, _spread(pick, rank_lanes), line, at[pick], column[pick], buffer, byte)
                     self.fly(flight, places, pick)
@@ -133,7 +133,8 @@ class BulkCopies:
         for lanes, bytes_ in self.by_size(size, mask, line):
             at, column = self.shared_side(source, source_offset, bytes_, lanes, "source of a bulk copy", line)
             raw = np.broadcast_to(target, self.shape)[lanes] + np.uint64(target_offset % (1 << 64))
-            for buffer, pick in self.global_sides(raw, bytes_, lanes, "bulk copy", line, write=True):
+            does = "store" if operation is None else "atomic"
+            for buffer, pick in self.global_sides(raw, bytes_, lanes, "bulk copy", line, does):
                 byte = (raw[pick] - np.uint64(buffer.base)).astype(np.int64)
                 mine = _spread(pick, lanes)
                 flight = Flight(bytes_, mine, line, at[pick], column[pick], buffer, byte, group=self.committed[mine],
@@ -173,7 +174,7 @@ class BulkCopies:
                                  f"{what} of {size} bytes ends at byte {int((at + size).max())} of shared memory; there are {end}", line)
         return at, column
 
-    def global_sides(self, raw: NDArray[np.uint64], size: int, lanes: NDArray[np.bool_], what: str, line: int | None, write: bool):
+    def global_sides(self, raw: NDArray[np.uint64], size: int, lanes: NDArray[np.bool_], what: str, line: int | None, does: str):
         """The buffers that addresses lead to, each with the lanes (flat) it is for. Checked for range, alignment, contents."""
         memory, refuse = self.machine.gmem, self.machine.cmem.refuse
         refuse(raw % np.uint64(UNIT) != 0, lanes, "misaligned", f"{what}: its global address is not a multiple of {UNIT}", line)
@@ -188,13 +189,29 @@ class BulkCopies:
             bad = pick & ((byte < 0) | (byte + size > buffer.size))
             first = int(byte[bad][0]) if bad.any() else 0
             refuse(bad, lanes, "out_of_bounds", f"{what} of {size} bytes outside {buffer.name}: at byte {first} of {buffer.size}", line)
-            refuse(pick & (write and not buffer.writable), lanes, "read_only", f"{what} to {buffer.name}, which is an input", line)
-            if buffer.written is not None and not write:
+            refuse(pick & (does != "load" and not buffer.writable), lanes, "read_only", f"{what} to {buffer.name}, which is an input", line)
+            if buffer.written is not None and does == "load":
                 start = (byte + buffer.base - buffer.origin) // buffer.unit
                 fresh = pick & np.array([not buffer.written[s:s + max(1, size // buffer.unit)].all() if p else False
                                          for s, p in zip(start, pick, strict=True)])
                 refuse(fresh, lanes, "uninitialized", f"{what} from {buffer.name} where nothing was stored", line)
+            if memory.sharing is not None and buffer.writable:
+                self.meet_others(buffer, byte[pick], size, _spread(pick, lanes), what, line, does)
             yield buffer, pick
+
+    def meet_others(self, buffer: Buffer, byte: Index, size: int, lanes: NDArray[np.bool_], what: str, line: int | None,
+                    does: str) -> None:
+        """Tell the launch's `sharing` what copies of `lanes` do to global memory."""
+        machine, sharing, blocks = self.machine, self.machine.gmem.sharing, np.nonzero(lanes)[1]
+        assert sharing is not None
+        report = machine.gmem.meeting(f"{what} {'from' if does == 'load' else 'to'} {buffer.name} of", lanes, line)
+        everyone = np.ones(len(byte), bool)
+        if does == "load":
+            sharing.load(machine, buffer, byte, blocks, size, report)
+            return
+        sharing.store(machine, buffer, byte, blocks, size, everyone, report, atomic=does == "atomic")
+        if does == "store":
+            sharing.settle(machine, buffer, byte, blocks, size, everyone, report)
 
     def cells(self, at: Index, column: Index, size: int) -> Index:
         return self.machine.cmem.cells(at, column, size)

@@ -39,6 +39,8 @@ class ClusterBarrier:
         np.copyto(self.since, self.phase[self.cluster], where=lanes)
         clocks = self.machine.ordered.clocks
         clocks.send(clocks.cluster_signal, clocks.rows(lanes))
+        self.machine.gmem.fence(lanes)
+        self.machine.gmem.signal(lanes, False, True)
         self.machine.scheduler.join(following, mask)
 
     def wait(self, following: int, mask: Mask, line: int | None) -> None:
@@ -73,6 +75,7 @@ class ClusterBarrier:
                 self.owes &= ~going
                 clocks.receive(clocks.cluster_signal, clocks.rows(going))
                 self.machine.ordered.warp_sync(going)
+                self.machine.gmem.signal(going, True, False)
                 whole = self.machine.count(going) == self.machine.live_count
                 self.machine.scheduler.join(following, None if whole else going)
             if (staying := lanes & ~going).any():

@@ -167,6 +167,7 @@ class Tally:
             copies = int(np.count_nonzero(np.broadcast_to(lanes, (machine.threads, machine.blocks))[:, _column(machine)]))
             self.requests += copies
             self.sectors += copies * -(-size // SECTOR)
+            self.least += copies * -(-size // SECTOR)
             self.bytes += copies * size
 
     def far_access(self, machine: Machine, lanes: np.ndarray, total: int) -> None:

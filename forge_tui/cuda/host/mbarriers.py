@@ -162,6 +162,8 @@ class Mbarriers:
                                          "waits for, before the phase is complete", line)
                 state[lanes] = self.phase[now] | self.pending[now] << PENDING_SHIFT
                 self.take(places, lanes, number, drop)
+        self.machine.gmem.fence(places.active)
+        self.machine.gmem.signal(places.active, False, True)
         if d is not None:
             wide = np.zeros(self.shape, d.dtype)
             wide[places.active] = state
@@ -268,7 +270,9 @@ class Mbarriers:
         warp, row, column = clocks.row[places.active][done], places.row[done], places.column[done]
         _, one = np.unique((warp * len(self.offsets) + row) * self.shape[1] + column, return_index=True)
         clocks.acquire(warp[one], self.completed[row[one], column[one]])
-        self.machine.ordered.warp_sync(_spread(done, places.active))
+        lanes = _spread(done, places.active)
+        self.machine.ordered.warp_sync(lanes)
+        self.machine.gmem.signal(lanes, True, False)
 
     def note(self, places: Places, waiting: NDArray[np.bool_]) -> None:
         """Remember what an mbarrier waited for when it was last asked in vain: said if nobody ever goes on."""

@@ -201,7 +201,7 @@ class Sharing:
 
     @staticmethod
     def tags(machine: Machine) -> Tags:
-        return (np.arange(machine.first + 1, machine.first + machine.blocks + 1) << 1).astype(np.int32)
+        return (machine.block_ids + 1 << 1).astype(np.int32)
 
     # What orders blocks ---------------------------------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ class Sharing:
     @staticmethod
     def blocks(machine: Machine, lanes: NDArray[np.bool_]) -> Index:
         column = np.broadcast_to(lanes.any(axis=0), machine.blocks)
-        return machine.first + np.flatnonzero(column)
+        return machine.block_ids[column]
 
 
 def sharing_of(kernel: Kernel, blocks: int) -> Sharing | None:
@@ -245,4 +245,6 @@ def is_fence(root: str, parts: tuple[str, ...]) -> bool:
         return "cta" not in parts and "mbarrier_init" not in parts
     if root in ("barrier", "bar"):
         return "cluster" in parts
+    if root == "mbarrier":
+        return "shared::cluster" in parts
     return root in ("ld", "st", "atom", "red") and bool({"release", "acq_rel", "acquire"} & set(parts)) and "cta" not in parts
