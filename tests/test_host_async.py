@@ -9,6 +9,7 @@ import torch
 from hostkit import fault, launch, line_of, needs_nvrtc, run
 
 from forge_tui.cuda.faults import FaultKind
+from forge_tui.cuda.host.target import HostTarget
 
 pytestmark = needs_nvrtc
 
@@ -387,3 +388,21 @@ def test_a_cluster_that_no_device_takes_is_refused() -> None:
     source = 'extern "C" __global__ void k(float* out) { out[blockIdx.x] = 1; }'
     assert fault(source, {"out": torch.zeros(6)}, launch("k", 6, 1, "out", cluster=4)).kind == "launch"
     assert "takes 16" in fault(source, {"out": torch.zeros(64)}, launch("k", 64, 1, "out", cluster=32)).message
+
+
+ORDERS = ("first warp first", "last warp first", "random 3", "random 11")
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.replace(" ", "-"))
+def test_results_do_not_depend_on_the_order_of_warps(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    init = HostTarget.__init__
+
+    def ordered(target: HostTarget, *args: object, **options: object) -> None:
+        init(target, *args, **options)      # type: ignore[arg-type]
+        target.schedule = order
+
+    monkeypatch.setattr(HostTarget, "__init__", ordered)
+    for program in (test_ring_of_buffers_filled_by_a_producer_warp, test_distributed_shared_memory_through_cooperative_groups,
+                    test_messages_between_blocks_complete_on_the_receivers_barrier, test_remote_arrivals_hand_data_over,
+                    test_shared_memory_to_that_of_the_next_block, test_copies_of_a_thread_that_arrive_on_an_mbarrier):
+        program()

@@ -60,8 +60,11 @@ class Warpwise(Scheduler):
         """A basic block, and in `part` the lanes there whose turn it is."""
         for _ in range(2 * SPIN_LIMIT):
             index, part = self.by_chance() if self.dice else self.next_warp()
+            if (self.held or self.waiting) and not self.can(index, part):
+                self.release()          # the rest of a warp stands back or waits: it must come before the warp can meet
+                continue
             spins = self.machine.variant.analysis.may_spin[index]
-            rest = len(self.pending) > 1 or bool(self.machine.barriers.parked) or bool((self.lanes(index) & ~part).any())
+            rest = len(self.pending) > 1 or self.anybody_waits() or bool((self.lanes(index) & ~part).any())
             if not spins or not rest:
                 break
             self.visits[index] = self.visits.get(index, 0) + 1

@@ -37,7 +37,7 @@ def explained(machine: Machine, index: int, fault: CandidateFault) -> CandidateF
     """The fault, saying so where an index overflowed 32 bits before basic block `index` went out of bounds with it."""
     if fault.kind != "out_of_bounds" or fault.thread is None or fault.block is None:
         return fault
-    walk = Walk(machine, fault.thread, fault.block - machine.first)
+    walk = Walk(machine, fault.thread, machine.block_ids.tolist().index(fault.block))
     for position, instruction in enumerate(machine.kernel.blocks[index].instructions):
         if instruction.root in ACCESSES and instruction.line == fault.line:
             for operand in instruction.args:
