@@ -126,8 +126,8 @@ def _repeats(document: dict[str, Any]) -> list[str]:
 
 def _memory(document: dict[str, Any]) -> list[str]:
     return [f"One judgement at full size ({document['checks']} checks) of a softmax whose input and output are "
-            f"{document['tensors_bytes'] / 2**21:.0f} MiB each (the kernel a function in torch: none of that size is interpreted): peak {document['peak_bytes'] / 2**20:.0f} MiB, the captured input included, "
-            f"**{document['ratio']:.2f} times** the two tensors."]
+            f"{document['tensors_bytes'] / 2**21:.0f} MiB each (the kernel a function in torch: none of that size is interpreted): "
+            f"peak {document['peak_bytes'] / 2**20:.0f} MiB, the captured input included, **{document['ratio']:.2f} times** the two tensors."]
 
 
 JUDGING = {"refusals": ("Judging: correct kernels refused", _refusals), "copies": ("Judging: wrong copies accepted", _copies),
