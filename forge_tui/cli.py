@@ -252,6 +252,8 @@ def _bench_parser() -> argparse.ArgumentParser:
 def _doctor_parser() -> argparse.ArgumentParser:
     parser = _parser("doctor", "Say what this machine has and lacks, with the fix. Exit code 3: something needed is missing.")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--provider", metavar="P", help="instead: whether this provider answers and takes the key, at no cost")
+    parser.add_argument("--llm", default="", metavar="NAME", help="with --provider: the language model that has to be there")
     parser.add_argument("--measure", action="store_true", help="measure what each GPU can do at the most, where that is not stored")
     return parser
 

@@ -229,6 +229,11 @@ def show(options: Namespace) -> int:
 
 
 def doctor(options: Namespace) -> int:
+    if options.provider:
+        from forge_tui.engine.providers.trial import try_provider
+
+        _print(try_provider(options.provider, options.llm))
+        return 0
     from forge_tui.engine.doctor import diagnose, measure_devices, render
 
     if options.measure:

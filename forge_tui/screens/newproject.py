@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from textual import on, work
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Horizontal, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.suggester import Suggester
 from textual.widgets import Input, Label, Static
 
-from forge_tui.engine.newproject import check_inputs, check_source, default_folder, new_project
-from forge_tui.engine.providers import check_provider
+from forge_tui.engine.newproject import new_project
 from forge_tui.errors import ForgeError
 from forge_tui.screens.base import FindLine, ForgeScreen
-from forge_tui.screens.doctoring import last_diagnosis
-from forge_tui.screens.processes import logged_command
+from forge_tui.screens.doctoring import fresh_diagnosis, last_diagnosis
+from forge_tui.screens.newchecks import Checked, check_form, completion, project_root
+from forge_tui.screens.preview import Given, ask_given, given_lines, quick_lines
+from forge_tui.screens.processes import forge_command, logged_command
 from forge_tui.screens.widgets.keybar import KeyBar
 from forge_tui.screens.widgets.lines import LineView, wrapped
 from forge_tui.screens.widgets.paint import Line
@@ -29,34 +28,45 @@ from forge_tui.store.atomic import make_folder
 from forge_tui.store.paths import ProjectPaths
 from forge_tui.store.project import BudgetConfig, ProviderConfig
 
-DTYPES = ("", "float32", "float16", "bfloat16", "float64")
+LABEL = 11
+"""Cells of a check's sign and field."""
 CHECK_S = 0.15
 """Rest after a key before the fields are checked."""
-PREVIEW_LINES = 3
-PREVIEW_BYTES = 2000
-KEYED = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
 
-FIELDS: tuple[tuple[str, str, str], ...] = (
-    ("source", "model", "hf:ORG/NAME, a folder, FILE.py, package.module:callable"),
-    ("folder", "project folder", "empty: beside the model"),
-    ("inputs", "inputs", "text:=words, text:FILE, image:FILE, FILE.npz, FILE.py:function; empty: the source's own"),
-    ("weights", "weights", "empty: the source's own; random; a safetensors file"),
-    ("dtype", "dtype", "empty: as the source has it; float32, float16, bfloat16"),
-    ("attention", "attention", "empty: the default; eager lets capture see inside"),
-    ("device", "device", "auto, cuda:N, host"),
-    ("provider", "provider", "builtin, anthropic, exchange, command:PROGRAM"),
-    ("llm", "language model", "empty: the provider's default"),
-    ("budget", "budget, dollars", "empty: no limit"),
+FIELDS: tuple[tuple[str, str, str, str], ...] = (
+    (
+        "source",
+        "model",
+        "hf:ORG/NAME, a folder, FILE.py",
+        "hf:ORG/NAME, a transformers folder, FILE.py with build_model(), or package.module:callable. "
+        "The right arrow takes the path that is offered.",
+    ),
+    ("folder", "project folder", "empty: beside the model", "Where the project is made."),
+    (
+        "inputs",
+        "inputs",
+        "empty: the source's own",
+        "text:=words, text:FILE, image:FILE, audio:FILE, FILE.npz, FILE.safetensors, FILE.py:function. "
+        "ctrl+r makes them and shows what the model is given.",
+    ),
+    ("weights", "weights", "empty: the source's own", "random, or a safetensors file; one that does not fit is an error."),
+    ("dtype", "dtype", "empty: as the source has it", "float32, float16, bfloat16 or float64."),
+    (
+        "attention",
+        "attention",
+        "empty: the model's default",
+        "eager lets capture see inside the attention; sdpa is one operator of its own.",
+    ),
+    ("device", "device", "auto", "auto, cuda:N, or host: interpreted on the CPU, where times are modelled."),
+    (
+        "provider",
+        "provider",
+        "builtin",
+        "builtin (no key, no cost), anthropic, openai, openai:URL, exchange or command:PROGRAM. ctrl+y tries it.",
+    ),
+    ("llm", "language model", "empty: the provider's default", "One name, or several with commas between."),
+    ("budget", "budget, dollars", "empty: no limit", "The run stops before the provider has cost more."),
 )
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What is to be said of one field."""
-
-    field: str
-    good: bool
-    text: str
 
 
 class PathSuggester(Suggester):
@@ -69,137 +79,6 @@ class PathSuggester(Suggester):
         return completion(value)
 
 
-def completion(value: str) -> str | None:
-    """The first path that begins so, folders with a slash; None where there is none or nothing to complete."""
-    head, colon, typed = value.rpartition(":") if value.split(":")[0] in ("text", "image", "audio") else ("", "", value)
-    if not typed or typed.startswith("=") or value.startswith("hf:"):
-        return None
-    folder, begun = os.path.split(os.path.expanduser(typed))
-    try:
-        names = sorted(
-            name for name in os.listdir(folder or ".") if name.startswith(begun) and (begun or not name.startswith("."))
-        )
-    except OSError:
-        return None
-    for name in names:
-        if name != begun:
-            slash = "/" if os.path.isdir(os.path.join(folder, name)) else ""
-            return f"{head}{colon}{typed[: len(typed) - len(begun)]}{name}{slash}"
-    return None
-
-
-def check_form(form: dict[str, str]) -> list[Checked]:
-    """Every field's verdict, and what the model will be given. Reads names and sizes, runs nothing."""
-    found = [_check_source(form["source"]), _check_folder(form), _check_inputs(form)]
-    if form["weights"] not in ("", "random"):
-        there = Path(form["weights"]).expanduser().is_file()
-        found.append(Checked("weights", there, "is there" if there else "there is no such file; or write random"))
-    if form["dtype"] not in DTYPES:
-        found.append(Checked("dtype", False, f"one of {', '.join(DTYPES[1:])}, or empty"))
-    device = form["device"]
-    known = device in ("auto", "host", "cuda") or (device.startswith("cuda:") and device[5:].isdigit())
-    found.append(Checked("device", known, _device_words(device) if known else "auto, cuda:N or host"))
-    found.append(_check_provider(form["provider"]))
-    if form["budget"] and not _is_amount(form["budget"]):
-        found.append(Checked("budget", False, "a number of dollars, or empty"))
-    return found
-
-
-def _check_source(source: str) -> Checked:
-    if not source:
-        return Checked("model", False, "where does the model come from? Type a path: the right arrow completes it")
-    try:
-        check_source(source)
-    except ForgeError as error:
-        return Checked("model", False, f"{error.message}; {error.cure}" if error.cure else error.message)
-    if source.startswith("hf:"):
-        return Checked("model", True, "from the hub's cache, or downloaded at capture")
-    return Checked("model", True, "a name to import" if not Path(source).expanduser().exists() else "is there")
-
-
-def _check_folder(form: dict[str, str]) -> Checked:
-    root = project_root(form)
-    if root is None:
-        return Checked("folder", True, "named after the model")
-    if ProjectPaths(root).is_project():
-        return Checked(
-            "folder", False, f"{root} is a project already: open it from the launcher, or name another folder"
-        )
-    if root.exists() and not root.is_dir():
-        return Checked("folder", False, f"{root} is a file")
-    return Checked("folder", True, f"{root} will be made")
-
-
-def project_root(form: dict[str, str]) -> Path | None:
-    """Where the project goes; None while neither folder nor source is known."""
-    if form["folder"]:
-        return Path(form["folder"]).expanduser().absolute()
-    return default_folder(form["source"]) if form["source"] else None
-
-
-def _check_inputs(form: dict[str, str]) -> Checked:
-    spec = form["inputs"]
-    if not spec:
-        return Checked("inputs", True, "the source's own, else small ones made for the model's signature")
-    try:
-        check_inputs(spec, project_root(form) or Path.cwd())
-    except ForgeError as error:
-        return Checked("inputs", False, f"{error.message}; {error.cure}")
-    return Checked("inputs", True, preview(spec))
-
-
-def preview(spec: str) -> str:
-    """What the model will be given, as far as it can be seen without running anything."""
-    kind, _, rest = spec.partition(":")
-    if kind == "text":
-        text = rest.removeprefix("=")
-        if not rest.startswith("="):
-            with Path(rest).expanduser().open("rb") as file:
-                text = file.read(PREVIEW_BYTES).decode(errors="replace")
-        lines = text.splitlines()
-        return " | ".join(lines[:PREVIEW_LINES]) + (" | …" if len(lines) > PREVIEW_LINES else "")
-    path = Path(
-        rest if kind in ("image", "audio") else spec.rpartition(":")[0] if ".py:" in spec else spec
-    ).expanduser()
-    return f"{path.name}, {path.stat().st_size:,} bytes"
-
-
-def _check_provider(name: str) -> Checked:
-    try:
-        check_provider(name)
-    except ForgeError as error:
-        return Checked("provider", False, f"{error.message}; {error.cure}")
-    variable = KEYED.get(name)
-    diagnosis = last_diagnosis()
-    if variable is None or diagnosis is None:
-        return Checked("provider", True, "needs no key" if variable is None else f"needs {variable}")
-    finding = next((item for item in diagnosis.findings if item.name == variable), None)
-    if finding is None or finding.status != "ok":
-        return Checked(
-            "provider",
-            False,
-            f"{variable}: {finding.found}; {finding.fix}"
-            if finding
-            else f"{variable}: not looked for; D in the launcher",
-        )
-    return Checked("provider", True, f"{variable} is {finding.found}; it is tried with the first request")
-
-
-def _device_words(device: str) -> str:
-    diagnosis = last_diagnosis()
-    gpus = [item for item in diagnosis.findings if item.name.startswith("cuda:")] if diagnosis else []
-    if device == "host" or (device == "auto" and diagnosis and not gpus):
-        return "interpreted on the CPU: checks are real, times are modelled"
-    return "; ".join(f"{item.name} {item.found}" for item in gpus) or "found out at capture"
-
-
-def _is_amount(text: str) -> bool:
-    try:
-        return float(text) >= 0
-    except ValueError:
-        return False
-
-
 class NewProject(ForgeScreen):
     """The form, its checks, and the capture."""
 
@@ -209,6 +88,22 @@ class NewProject(ForgeScreen):
     LEGEND: ClassVar[str] = "the right arrow takes the path that is offered"
     BINDINGS = [
         Binding("ctrl+s", "capture", "make and capture", priority=True, id="newproject.capture"),
+        Binding(
+            "ctrl+r",
+            "given",
+            "preview inputs",
+            tooltip="make the inputs and show what the model is given",
+            priority=True,
+            id="newproject.given",
+        ),
+        Binding(
+            "ctrl+y",
+            "try_provider",
+            "test the key",
+            tooltip="ask the provider for its models: whether it answers and takes the key, at no cost",
+            priority=True,
+            id="newproject.try_provider",
+        ),
         Binding("down,enter", "app.focus_next", "next field", show=False),
         Binding("up", "app.focus_previous", "previous field", show=False),
         Binding("escape", "app.pop_screen", "back", id="newproject.back"),
@@ -218,9 +113,13 @@ class NewProject(ForgeScreen):
     NewProject .field { height: 1; margin-bottom: 1; }
     NewProject Label { width: 16; color: $forge-muted; }
     NewProject .field Input, NewProject .field Input:focus { width: 1fr; border: none; height: 1; padding: 0 1; }
+    NewProject #form { width: 1fr; }
+    NewProject #hint { height: 3; padding: 0 1; color: $forge-muted; }
     NewProject #checks { width: 50%; padding: 0 1; border-left: solid $panel; }
     NewProject.narrow Horizontal.body { layout: vertical; }
-    NewProject.narrow #checks { width: 1fr; height: 40%; border-left: none; border-top: solid $panel; }
+    NewProject.narrow #form { height: 1fr; }
+    NewProject.narrow #hint { height: 2; }
+    NewProject.narrow #checks { width: 1fr; height: 38%; border-left: none; border-top: solid $panel; }
     NewProject.low .field { margin-bottom: 0; }
     """
 
@@ -230,29 +129,49 @@ class NewProject(ForgeScreen):
         """The project this form made, and the text of its project.toml: rewritten only while nobody else edited it."""
         self._busy = False
         self._said: list[Line] = []
+        self._given: tuple[tuple[str, ...], Given | str] | None = None
+        """What the model is given, and the fields that it was made from."""
 
     def compose(self) -> ComposeResult:
         yield Static("forge-tui › new project", id="title", markup=False)
         with Horizontal(classes="body"):
-            with VerticalScroll(can_focus=False):
-                for name, label, hint in FIELDS:
-                    with Horizontal(classes="field"):
-                        yield Label(label)
-                        yield Input(
-                            {"device": "auto", "provider": "builtin"}.get(name, ""),
-                            placeholder=hint,
-                            id=name,
-                            suggester=PathSuggester() if name in ("source", "folder", "inputs", "weights") else None,
-                        )
-            yield LineView(id="checks", can_focus=False)
+            with Vertical(id="form"):
+                with VerticalScroll(can_focus=False):
+                    for name, label, example, _ in FIELDS:
+                        with Horizontal(classes="field"):
+                            yield Label(label)
+                            yield Input(
+                                {"device": "auto", "provider": "builtin"}.get(name, ""),
+                                placeholder=example,
+                                id=name,
+                                suggester=PathSuggester() if name in ("source", "folder", "inputs", "weights") else None,
+                            )
+                yield Static(id="hint", markup=False)
+            yield LineView(id="checks")
         yield FindLine("")
         yield KeyBar()
 
     def on_mount(self) -> None:
         for field in self.query(Input):
             field.cursor_blink = False
+        self.query_one("#form").add_class("pane")
+        self.query_one("#checks").add_class("pane")
         self.query_one("#source").focus()
         self.call_after_refresh(self._check)
+        found = last_diagnosis()
+        if found is None or any(item.name.startswith("cuda:") for item in found.findings):
+            self._look_at_devices()
+
+    @work(exclusive=True, group="devices")
+    async def _look_at_devices(self) -> None:
+        """What is free on a GPU changes by the minute."""
+        if await fresh_diagnosis() is not None:
+            self._check()
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """Say what the field takes."""
+        hints = {name: hint for name, _, _, hint in FIELDS}
+        self.update("#hint", hints.get(event.widget.id or "", ""))
 
     def on_resize(self) -> None:
         self.fit()
@@ -264,7 +183,7 @@ class NewProject(ForgeScreen):
 
     def form(self) -> dict[str, str]:
         """What stands in the fields."""
-        return {name: self.query_one(f"#{name}", Input).value.strip() for name, _, _ in FIELDS}
+        return {name: self.query_one(f"#{name}", Input).value.strip() for name, *_ in FIELDS}
 
     @on(Input.Changed)
     def _changed(self) -> None:
@@ -274,15 +193,58 @@ class NewProject(ForgeScreen):
     def _check(self) -> None:
         view = self.query_one("#checks", LineView)
         width, lines = max(20, view.size.width), list(self._said)
-        for item in check_form(self.form()):
-            if item.field == "folder" and self._made and project_root(self.form()) == self._made[0]:
-                continue
-            sign, token = ("✓", "forge-verified") if item.good else ("✗", "forge-failed")
-            lines += [
-                ((f"{sign} ", token), (item.field, "bold")),
-                *wrapped(item.text, width, "forge-muted", indent="  "),
-            ]
+        found = [item for item in check_form(self.form()) if not self._made_by_us(item)]
+        for item in sorted(found, key=lambda item: item.good):
+            sign, token = ("✓ ", "forge-verified") if item.good else ("✗ ", "forge-failed")
+            for number, line in enumerate(wrapped(item.text or "as below", width - LABEL, "forge-muted" if item.good else "")):
+                label = f"{'' if number else item.field:<{LABEL - 2}}"
+                lines.append((("  " if number else sign, token), (label, "bold"), *line))
+        for item in found:
+            if item.field == "inputs" and item.good:
+                preview = self._preview(item.preview, width)
+                lines += [(), *preview] if preview else []
         view.show(lines, top=0)
+
+    def _made_by_us(self, item: Checked) -> bool:
+        """A folder that is there because this form made it is no obstacle."""
+        return item.field == "folder" and self._made is not None and project_root(self.form()) == self._made[0]
+
+    def _preview(self, spec: str, width: int) -> list[Line]:
+        """As the model is given them, where that was asked for; else as the file is."""
+        colours = not self.app.no_color
+        if self._given is not None and self._given[0] == self._sources():
+            found = self._given[1]
+            if isinstance(found, Given):
+                return given_lines(found, width, colours)
+            return wrapped(found, width, "forge-failed")
+        return quick_lines(spec, width, colours) if spec else []
+
+    def _sources(self) -> tuple[str, ...]:
+        """The fields that decide what the model is given."""
+        form = self.form()
+        return tuple(form[name] for name in ("source", "inputs", "weights", "dtype", "attention"))
+
+    @work(exclusive=True, group="given")
+    async def action_given(self) -> None:
+        form = self.form()
+        wrong = [item for item in check_form(form) if not item.good and item.field in ("model", "inputs", "weights", "dtype")]
+        if wrong:
+            self.notify(f"{wrong[0].field}: {wrong[0].text}", title="Not yet", severity="warning")
+            return
+        made_from = self._sources()
+        self._say("▶ making the inputs (a Python source is run for that)", "forge-running")
+        model = {"source": form["source"], "weights": form["weights"], "dtype": form["dtype"], "attention": form["attention"]}
+        found = await ask_given(model, form["inputs"])
+        self._given, self._said = (made_from, found), []
+        self._check()
+
+    @work(exclusive=True, group="provider")
+    async def action_try_provider(self) -> None:
+        form = self.form()
+        self._say(f"▶ asking {form['provider'] or 'builtin'}", "forge-running")
+        finished = await forge_command("doctor", "--provider", form["provider"] or "builtin", "--llm", form["llm"])
+        sign, token = ("✗", "forge-failed") if finished.code else ("✓", "forge-verified")
+        self._say(f"{sign} {finished.words}", token)
 
     def _say(self, text: str, token: str) -> None:
         view = self.query_one("#checks", LineView)
@@ -292,11 +254,7 @@ class NewProject(ForgeScreen):
     def action_capture(self) -> None:
         form = self.form()
         root = project_root(form)
-        wrong = [
-            item
-            for item in check_form(form)
-            if not item.good and not (item.field == "folder" and self._made and root == self._made[0])
-        ]
+        wrong = [item for item in check_form(form) if not item.good and not self._made_by_us(item)]
         if self._busy:
             self.notify("the capture is still going on", title="Already capturing")
         elif wrong or root is None:

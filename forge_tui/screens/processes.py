@@ -27,10 +27,12 @@ class Finished:
         return (self.err.strip() or self.out.strip() or f"exit code {self.code}").removeprefix("forge-tui: ")
 
 
-def start_command(arguments: tuple[str, ...], out: int | None, err: int | None) -> subprocess.Popen[bytes]:
+def start_command(
+    arguments: tuple[str, ...], out: int | None, err: int | None, module: str = "forge_tui"
+) -> subprocess.Popen[bytes]:
     """`forge-tui ARGUMENTS` in a session of its own: neither the app's end nor the terminal's reaches it."""
     return subprocess.Popen(
-        [sys.executable, "-m", "forge_tui", *arguments],
+        [sys.executable, "-m", module, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=err,
@@ -42,8 +44,13 @@ def start_command(arguments: tuple[str, ...], out: int | None, err: int | None) 
 async def forge_command(*arguments: str) -> Finished:
     """Run a command to its end. Cancelled: it is left to end by itself. Output goes through files, not pipes, so that
     nothing of it hangs on this process."""
+    return await module_command("forge_tui", *arguments)
+
+
+async def module_command(module: str, *arguments: str) -> Finished:
+    """The same of another module's `main`."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = start_command(arguments, out.fileno(), err.fileno())
+        process = start_command(arguments, out.fileno(), err.fileno(), module)
         while process.poll() is None:
             await asyncio.sleep(POLL_S)
         out.seek(0)

@@ -38,11 +38,15 @@ ATTRIBUTES = {
 
 
 def style_of(app: App[object], tokens: str) -> Style:
-    """The style of space-separated tokens; unknown ones say nothing."""
+    """The style of space-separated tokens, a picture's own `#rrggbb` and `on#rrggbb` too; unknown ones say nothing."""
     style = Style.null()
     for token in tokens.split():
         if token in ATTRIBUTES:
             style += ATTRIBUTES[token]
+        elif token.startswith("#"):
+            style += _foreground(token)
+        elif token.startswith("on#"):
+            style += _ground(token[2:])
         else:
             value = app.theme_variables.get(ALIASES.get(token, token))
             if value:
@@ -58,7 +62,12 @@ def cursor_style(app: App[object], focused: bool) -> Style:
     return Style(bgcolor=value, bold=True) if focused else Style(bgcolor=value)
 
 
-@lru_cache(256)
+@lru_cache(4096)
+def _ground(value: str) -> Style:
+    return Style(bgcolor=value)
+
+
+@lru_cache(4096)
 def _foreground(value: str) -> Style:
     try:
         return Style(color=Color.parse(value).rich_color)
