@@ -8,7 +8,8 @@ from contextlib import suppress
 
 from forge_tui.engine import events
 from forge_tui.engine.cards import load_operators
-from forge_tui.engine.report import event_line, short_name
+from forge_tui.engine.report import event_line
+from forge_tui.specs import short_name
 from forge_tui.store.paths import ProjectPaths
 
 

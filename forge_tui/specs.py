@@ -113,6 +113,11 @@ class Call(Struct, frozen=True):
             yield from _tensors(name, value)
 
 
+def short_name(operator: str) -> str:
+    """`torch.nn.functional.softmax` -> `softmax`, `torch.nn.functional.silu+torch.mul` -> `silu+mul`."""
+    return "+".join(part.rpartition(".")[2] for part in operator.split("+"))
+
+
 def _tensors(name: str, value: Value) -> Iterator[tuple[str, TensorSpec]]:
     if isinstance(value, TensorSpec):
         yield name, value

@@ -12,13 +12,14 @@ from region_models import BareRMSNorm, LateRMSNorm, OneMoreRMSNorm, Stack
 from forge_tui.cuda.device import H200
 from forge_tui.cuda.host.target import HostTarget
 from forge_tui.engine.builtin.catalog import kernels_for
-from forge_tui.engine.capture import Capture, capture_model, once
+from forge_tui.engine.capture import Capture, capture_model
 from forge_tui.engine.cards import OperatorFile, Variant
 from forge_tui.engine.inputs import ModelInput
 from forge_tui.engine.judge.judge import judge_text
 from forge_tui.engine.judge.options import JudgeOptions
 from forge_tui.engine.judge.reference import reference
 from forge_tui.engine.operators import lookup
+from forge_tui.engine.overlap import once
 from forge_tui.engine.judge.verdict import Verdict
 from forge_tui.engine.kernelfile import parse
 from forge_tui.engine.package.export import Winner, export_package
@@ -104,7 +105,7 @@ def test_a_region_that_recovers_less_than_its_operators_is_not_offered(captured:
 
     cards = captured[3]
     region = regions(cards)["LateRMSNorm"]
-    parts = [msgspec.structs.replace(cards.find(key), calls=count + 2, offered=True, reason="", time_us=20.0, floor_us=5.0)
+    parts = [msgspec.structs.replace(cards.find(key), calls=count + 2, offered=True, reason="", inside=0, time_us=20.0, floor_us=5.0)
              for key, count in region.covers.items()]
     slow = msgspec.structs.replace(region, time_us=8.0, floor_us=5.0)
     kept = {variant.key: variant for variant in once([slow, *parts], True)}
@@ -112,7 +113,7 @@ def test_a_region_that_recovers_less_than_its_operators_is_not_offered(captured:
     assert all(kept[part.key].calls == part.calls for part in parts)
     fast = msgspec.structs.replace(region, time_us=8e3, floor_us=5.0)
     kept = {variant.key: variant for variant in once([fast, *parts], True)}
-    assert kept[region.key].offered and all(kept[part.key].offered and kept[part.key].calls == 2 for part in parts)
+    assert kept[region.key].offered and all(kept[part.key].offered and kept[part.key].open_calls == 2 for part in parts)
 
 
 def test_what_is_no_region(tmp_path: Path) -> None:

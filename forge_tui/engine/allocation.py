@@ -39,7 +39,7 @@ class Search:
         """What a forward would still save at the floor."""
         best = self.tree.best
         now = best.us if best is not None and best.us is not None else self.variant.time_us
-        return self.variant.calls * max(0.0, now - self.variant.floor_us)
+        return self.variant.open_calls * max(0.0, now - self.variant.floor_us)
 
     @property
     def expected_us(self) -> float:

@@ -18,6 +18,7 @@ from forge_tui.engine.cards import FORMAT, OperatorFile, Skipped, Statistics, Va
 from forge_tui.engine.forward import open_model, run_forward
 from forge_tui.engine.inputs import ModelInput, describe_input
 from forge_tui.engine.operators import bytes_moved, lookup, materialize, operations
+from forge_tui.engine.overlap import once
 from forge_tui.engine.recording import Recorder, Seen, outputs_agree, unseen_calls
 from forge_tui.engine.samples import KeptSample, SampleKeeper, find_in_files, save_sample, store_weight
 from forge_tui.engine.sources import LoadedModel
@@ -125,7 +126,7 @@ class Capture:
                 self._progress(f"timed {number} of {len(self.recorder.recording.variants)} variants")
             variants.append(self._card(key, seen))
         variants = once(variants, cuda)
-        variants.sort(key=lambda item: (not item.offered, -(item.recoverable_us if cuda else item.calls * item.time_us)))
+        variants.sort(key=lambda item: (not item.offered, -(item.recoverable_us if cuda else item.open_calls * item.time_us)))
         skipped = [*(Skipped(name, count, reason) for (name, reason), count in self.recorder.recording.skipped.items()),
                    *self._hidden_modules()]
         return OperatorFile(FORMAT, self.loaded.description, self.facts, "device" if cuda else "cpu", self.eager_us,
@@ -199,28 +200,6 @@ class Capture:
             places[name] = (find_in_files(self.loaded.weight_files, name, tensor)
                             or store_weight(paths, name, tensor, stamp))
         return places[name]
-
-
-def once(variants: list[Variant], device_times: bool) -> list[Variant]:
-    """Offers either a region or the operators in it, whichever recovers more, so that no microsecond is counted twice.
-
-    An operator that is called elsewhere too keeps those calls. device_times: what can be recovered is known; without it
-    the region is offered, since one kernel moves less than several.
-    """
-    def worth(variant: Variant, calls: int) -> float:
-        return calls * max(0.0, variant.time_us - variant.floor_us)
-
-    found = {variant.key: variant for variant in variants}
-    for region in [variant for variant in variants if variant.covers and variant.offered]:
-        parts = {key: count for key, count in region.covers.items() if key in found and found[key].offered}
-        if device_times and worth(region, region.calls) < sum(worth(found[key], min(count, found[key].calls)) for key, count in parts.items()):
-            found[region.key] = msgspec.structs.replace(region, offered=False, reason="its operators recover more one by one")
-            continue
-        for key, count in parts.items():
-            left = found[key].calls - count
-            found[key] = (msgspec.structs.replace(found[key], calls=left) if left > 0 else msgspec.structs.replace(
-                found[key], offered=False, reason=f"inside {region.operator.rpartition('.')[2]}, which is offered whole"))
-    return list(found.values())
 
 
 def _parent(model: nn.Module, name: str) -> nn.Module | None:

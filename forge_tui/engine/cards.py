@@ -38,16 +38,29 @@ class Statistics(Struct, frozen=True):
     """Fraction of elements at the most negative of a few repeated extreme values (attention masks of about -3.4e38)."""
 
 
+class Callee(Struct, frozen=True):
+    """A class or function of which a region's call is made, and what else the call depends on."""
+
+    path: str
+    source: str = ""
+    """Digest of its text: another text is another operator. Empty for torch's own."""
+    state: tuple[str, ...] = ()
+    """Of a module: its parameters, buffers and attributes, in the order of the values in the form."""
+
+
 class CallForm(Struct, frozen=True):
     """One way the model spells a variant's call, exactly as it was made: what a package recognizes without any binding."""
 
     function: str
-    """Path of the function torch's override protocol reports: `torch.nn.functional.softmax`, `torch.Tensor.add_`."""
+    """Path of the function torch's override protocol reports: `torch.nn.functional.softmax`, `torch.Tensor.add_`. Of regions
+    `module:PATH`, `function:PATH`, or the kind of a site with the paths of its callees: `act_mul:torch.nn.modules.activation.SiLU`."""
     positional: tuple[Value, ...]
     keywords: dict[str, Value]
     """In the order given."""
     names: tuple[str, ...]
     """Kernel-file name of each tensor among the arguments, positional ones first, depth first: `input`, `tensors[0]`."""
+    callees: tuple[Callee, ...] = ()
+    """Of regions."""
 
 
 class Variant(Struct, frozen=True):
@@ -75,12 +88,19 @@ class Variant(Struct, frozen=True):
     forms: tuple[CallForm, ...] = ()
     """Every distinct spelling met."""
     covers: dict[str, int] = {}
-    """Of a region (a module class as operator): calls of other variants that its calls of one forward make, by key. Their
-    time is the region's too, and is counted once: `OperatorFile.total_us`."""
+    """Of a region: calls of other variants that its calls of one forward make, by key, those inside regions in it included. Their
+    time is the region's too, and is counted once: `OperatorFile.total_us`, `inside`."""
     offered: bool = True
     """Whether a kernel may replace it."""
     reason: str = ""
     """Why not: `a view moves no data`, `random`, `already at the floor`, ..."""
+    inside: int = 0
+    """Of `calls`: those that regions which are offered make. A kernel of the region's takes them."""
+
+    @property
+    def open_calls(self) -> int:
+        """Calls of one forward that a kernel of this operator's would take."""
+        return self.calls - self.inside
 
     @property
     def operator(self) -> str:
@@ -89,7 +109,7 @@ class Variant(Struct, frozen=True):
     @property
     def recoverable_us(self) -> float:
         """Microseconds a forward would save at the floor."""
-        return self.calls * max(0.0, self.time_us - self.floor_us)
+        return self.open_calls * max(0.0, self.time_us - self.floor_us)
 
 
 class Skipped(Struct, frozen=True):

@@ -20,11 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from forge_tui.engine.cards import CallForm, variant_key
 from forge_tui.engine.operators import (
-    BindError, bind, canonical, describe, flatten_outputs, function_path, is_attribute, is_plain, named_tensors, region_arguments,
-    region_name, to_value, unfit,
+    BindError, bind, canonical, describe, flatten_outputs, function_path, is_attribute, is_plain, named_tensors, to_value, unfit,
     writes_input,
 )
 from forge_tui.engine.operators.fitness import VIEW
+from forge_tui.engine.regionrecording import RegionRecorder, Step
 from forge_tui.engine.samples import SampleKeeper, copy_layout, span
 from forge_tui.specs import Call, Items, Opaque, TensorSpec, Value
 
@@ -101,19 +101,6 @@ class _ModulePath:
 
 
 @dataclass
-class _Inside:
-    """A region whose forward is running."""
-
-    module: nn.Module
-    name: str
-    arguments: dict[str, Any]
-    version: int
-    """Of the input: a module that writes it is no region."""
-    calls: Counter[str]
-    """What had been called before it."""
-
-
-@dataclass
 class _Made:
     """One call on its way."""
 
@@ -140,25 +127,27 @@ class Recorder(TorchFunctionMode):
         self.seconds = 0.0
         """Of the last forward."""
         self._path = _ModulePath(model)
-        self._regions: list[_Inside] = []
-        self._covers: dict[str, Counter[str]] = {}
+        self.covers: dict[str, Counter[str]] = {}
+        """Of the regions of this forward: calls of others inside their own."""
+        self._model = model
+        self._regions = RegionRecorder(self)
 
     def forward(self, run: Callable[[], Any]) -> Any:
         """Runs one forward under recording. Whatever the model raises passes through."""
         self.forward_calls.clear()
         self.forward_skipped.clear()
-        self._regions.clear()
-        self._covers.clear()
+        self.covers.clear()
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             for handle in (register_module_forward_pre_hook(self._path.enter),
                            register_module_forward_hook(self._path.leave, always_call=True),
-                           register_module_forward_pre_hook(self._enter_region),
-                           leaving := register_module_forward_hook(self._leave_region, with_kwargs=True)):
+                           register_module_forward_pre_hook(self._regions.enter),
+                           leaving := register_module_forward_hook(self._regions.leave, with_kwargs=True)):
                 stack.callback(handle.remove)
             # torch leaves this mark behind, and then takes every module for one with hooks
             stack.callback(_global_forward_hooks_with_kwargs.pop, leaving.id, None)
+            stack.enter_context(self._regions.woven(self._model))
             stack.enter_context(self)
             begin = time.perf_counter()
             result = run()
@@ -167,33 +156,16 @@ class Recorder(TorchFunctionMode):
             self.recording.calls[key] = max(self.recording.calls[key], count)
         for key, count in self.forward_skipped.items():
             self.recording.skipped[key] = max(self.recording.skipped[key], count)
-        for key, covers in self._covers.items():
+        for key, covers in self.covers.items():
             self.recording.variants[key].covers |= covers
         return result
 
-    def _enter_region(self, module: nn.Module, args: Any) -> None:
-        name = region_name(module)
-        arguments = region_arguments(module, args) if name else None
-        if name and arguments is not None and all(is_plain(item) for item in arguments.values() if isinstance(item, torch.Tensor)):
-            self._regions.append(_Inside(module, name, arguments, args[0]._version, self.forward_calls.copy()))
-
-    def _leave_region(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-        """Records a region's call. One that raised has left its entry behind: it is dropped with those above it."""
-        while self._regions:
-            inside = self._regions.pop()
-            if inside.module is module:
-                break
-        else:
-            return
-        if (kwargs or not isinstance(result, torch.Tensor) or not is_plain(result) or args[0]._version != inside.version
-                or _reason_after({"input": args[0]}, (result,))):
-            return
-        call = describe(inside.name, inside.arguments, (result,), self.weights.name)
-        inputs = dict(named_tensors(inside.arguments))
-        form = CallForm(inside.name, tuple(to_value(value) for value in inside.arguments.values()), {}, tuple(inputs))
-        covered = self.forward_calls - inside.calls
-        self._record(call, _Made(inside.name, inside.arguments, inputs, inputs, False, form))
-        self._covers.setdefault(variant_key(call), Counter()).update(covered)
+    def record_region(self, call: Call, arguments: dict[str, Any], inputs: dict[str, torch.Tensor], form: CallForm) -> bool:
+        """Records a region's call; False for one that no kernel can take. inputs: by kernel-file name."""
+        if _reason_of(call):
+            return False
+        self._record(call, _Made(call.operator, arguments, inputs, inputs, False, form))
+        return True
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -208,6 +180,9 @@ class Recorder(TorchFunctionMode):
         except Exception as error:  # the model's forward must not fail for what cannot be described: it is listed
             made, reason = None, f"it cannot be described: {error}"
         result = func(*args, **kwargs)
+        if self._regions.trail is not None:
+            bound, written = (made.bound, made.written) if made is not None else (None, False)
+            self._regions.trail.append(Step(name, bound, written, flatten_outputs(result)))
         if made is not None:
             try:
                 reason = self._finish(made, flatten_outputs(result))
@@ -220,6 +195,8 @@ class Recorder(TorchFunctionMode):
     def _unknown(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """A function of nobody's that takes part in torch's override protocol: what it calls inside is not visible."""
         result = func(*args, **kwargs)
+        if self._regions.trail is not None:
+            self._regions.trail.append(Step(None, None, False, flatten_outputs(result)))
         if flatten_outputs(result):
             name = f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', func)}"
             self.forward_skipped[name, "no operator of torch"] += 1

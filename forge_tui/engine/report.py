@@ -11,6 +11,7 @@ from forge_tui.engine.cards import OperatorFile, Variant
 from forge_tui.engine.document import SCHEMA_VERSION, Document, OperatorResult
 from forge_tui.engine.selection import worth_it
 from forge_tui.engine.state import OperatorState, RunState
+from forge_tui.specs import short_name
 from forge_tui.store.paths import ProjectPaths
 
 RunStatus = Literal["done", "limit", "waiting", "interrupted", "failed"]
@@ -65,11 +66,6 @@ def _status(cards: OperatorFile, variant: Variant, operator: OperatorState | Non
     if state.ended is not None:
         return "pending", state.ended.reason
     return "pending", "in progress"
-
-
-def short_name(operator: str) -> str:
-    """`torch.nn.functional.softmax` -> `softmax`, `torch.Tensor.add_` -> `add_`."""
-    return operator.rpartition(".")[2]
 
 
 def render_table(result: Document, width: int = 80) -> str:

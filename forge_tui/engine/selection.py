@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from forge_tui.engine.cards import OperatorFile, Variant
 from forge_tui.errors import ProjectError
+from forge_tui.specs import short_name
 
 WORTH = 0.001
 """Without patterns, operators that could save less than this part of all operator time are left alone: the least that a
@@ -47,10 +48,10 @@ def matches(variant: Variant, pattern: str) -> bool:
     name = variant.operator
     if len(pattern) >= 4 and variant.key.startswith(pattern.lower()):
         return True
-    return any(fnmatch.fnmatchcase(text, pattern) for text in (name, name.rpartition(".")[2]))
+    return any(fnmatch.fnmatchcase(text, pattern) for text in (name, short_name(name)))
 
 
 def _nearest(cards: OperatorFile, pattern: str) -> str:
-    names = sorted({variant.operator.rpartition(".")[2] for variant in cards.variants})
+    names = sorted({short_name(variant.operator) for variant in cards.variants})
     near = difflib.get_close_matches(pattern.strip("*"), names, n=3, cutoff=0.4)
     return f"did you mean {', '.join(f'`{name}`' for name in near or names[:8])}?"

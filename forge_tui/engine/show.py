@@ -13,7 +13,7 @@ from forge_tui.engine.search.tree import Node, Tree
 from forge_tui.engine.selection import matches
 from forge_tui.engine.state import RunState
 from forge_tui.errors import ProjectError
-from forge_tui.specs import Call, Dtype, Items, Opaque, TensorSpec, Value
+from forge_tui.specs import Call, Dtype, Items, Opaque, TensorSpec, Value, short_name
 from forge_tui.store.kernels import load_kernel
 from forge_tui.store.paths import ProjectPaths
 
@@ -227,7 +227,7 @@ def render_cards(cards: OperatorFile) -> str:
                          f"{signature(variant.call)}")
     reasons: dict[str, list[str]] = {}
     for item in [*(variant for variant in cards.variants if not variant.offered), *cards.skipped]:
-        name = item.operator.rpartition(".")[2]
+        name = short_name(item.operator)
         reasons.setdefault(item.reason, []).append(f"{name} x{item.calls}" if item.calls > 1 else name)
     lines += ["", "not open to a kernel:"] if reasons else []
     lines += [f"  {reason}: {', '.join(dict.fromkeys(names))}" for reason, names in reasons.items()]

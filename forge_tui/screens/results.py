@@ -239,7 +239,7 @@ def _whole(watch: ProjectWatch, entries: list[Entry]) -> Iterator[tuple[str, str
         yield "in the model", "not run with these kernels yet; a run that ends well does that", "forge-muted"
     timed = [item for item in entries if item.status == "won" and item.best_us is not None]
     if cards is not None and timed:
-        saved = sum(item.variant.calls * (item.baseline_us - (item.best_us or 0.0)) for item in timed)
+        saved = sum(item.variant.open_calls * (item.baseline_us - (item.best_us or 0.0)) for item in timed)
         yield "saved", f"{microseconds(saved)} of {microseconds(cards.forward_us)} a forward, summed over operators", ""
     elif cards is not None and cards.time_kind == "cpu":
         yield "times", "modelled: nothing is timed against eager on the host target", "forge-muted"

@@ -11,11 +11,12 @@ import msgspec
 from forge_tui.engine.cards import OperatorFile, load_operators
 from forge_tui.engine.events import AnyEvent, Confirmed, Judged, Proposed
 from forge_tui.engine.judge.verdict import Verdict
-from forge_tui.engine.report import event_line, short_name
+from forge_tui.engine.report import event_line
 from forge_tui.engine.search.tree import Node
 from forge_tui.engine.state import RunState, decode_event
 from forge_tui.errors import ForgeError
 from forge_tui.screens.words import clock
+from forge_tui.specs import short_name
 from forge_tui.store.journal import JournalReader, read_record, record_span
 from forge_tui.store.lock import Holder, current_holder
 from forge_tui.store.paths import ProjectPaths

@@ -17,7 +17,7 @@ from forge_tui.engine.operators.fitness import unfit
 from forge_tui.engine.operators.formulas import bytes_moved, operations
 from forge_tui.engine.operators.independence import IndependentDim, independent_dims
 from forge_tui.engine.operators.names import canonical, function_path, is_attribute
-from forge_tui.engine.operators.regions import is_region, region_arguments, region_class, region_function, region_name
+from forge_tui.engine.operators.regions import is_region, region_arguments, region_function, region_name
 from forge_tui.engine.operators.values import (
     describe, flatten_outputs, is_plain, materialize, named_tensors, tensor_spec, to_value,
 )
@@ -50,13 +50,17 @@ class Operator:
 
 @functools.cache
 def lookup(name: str) -> Operator:
-    """The operator of a canonical name, or of a module class (a region). Raises ProjectError where this torch has none of that name."""
-    if is_region(name) and (kind := region_class(name)) is not None:
-        return Operator(name, region_function(kind))
+    """The operator of a canonical name, or of a region. Raises ProjectError where this torch, or this environment, has none."""
+    if is_region(name):
+        function = region_function(name)
+        if function is None:
+            raise ProjectError(f"the model's own code has no {name!r} here", where=name,
+                               cure="install what it comes from, or capture again with what is installed")
+        return Operator(name, function)
     target: Any = torch
     for part in name.split(".")[1:]:
         target = getattr(target, part, None)
-    if not name.startswith("torch.") or not callable(target):
+    if not callable(target):
         raise ProjectError(f"torch {torch.__version__} has no operator {name!r}", where=name,
                            cure="use a canonical name such as torch.nn.functional.softmax or torch.add")
     return Operator(name, target)

@@ -14,8 +14,9 @@ from forge_tui.specs import Call, Items, TensorSpec, Value
 
 _F = "torch.nn.functional."
 
-RMS_OPERATIONS = 4
-"""Of an RMSNorm, per element: square and sum, then scale and weight."""
+REGION = (("rms", 4), ("norm", 8), ("glu", 5), ("mul", 5), ("rot", 3), ("rope", 3))
+"""Operations for each element of the results of a region, by what is in its name: RMSNorm's square, sum, scale and weight; a gate's
+activation and product; of a rotation two products and a sum."""
 
 PER_OUTPUT = {
     "add": 1, "sub": 1, "rsub": 1, "mul": 1, "div": 1, "pow": 1, "neg": 1, "abs": 1, "sqrt": 1, "rsqrt": 2, "exp": 1,
@@ -43,7 +44,7 @@ def operations(call: Call) -> int:
     if not call.outputs:
         return 0
     if is_region(call.operator):
-        return RMS_OPERATIONS * call.outputs[0].numel
+        return sum(map(_region_factor, call.operator.split("+"))) * max(spec.numel for spec in call.outputs)
     special = _SPECIAL.get(short)
     if special is not None:
         return special(call)
@@ -52,6 +53,11 @@ def operations(call: Call) -> int:
     if short in PER_INPUT:
         return PER_INPUT[short] * max((spec.numel for _, spec in call.tensors()), default=0)
     return 0
+
+
+def _region_factor(path: str) -> int:
+    short = path.rpartition(".")[2]
+    return PER_OUTPUT.get(short) or next((count for word, count in REGION if word in short.lower()), 0)
 
 
 def bytes_moved(call: Call) -> int:

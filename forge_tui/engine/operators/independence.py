@@ -30,7 +30,7 @@ def independent_dims(call: Call) -> list[IndependentDim]:
 
     Where the operator's other arguments state a size (`expand`, `reshape`), the dimension is not cuttable.
     """
-    rule = _rms_region if is_region(call.operator) else _RULES.get(call.operator)
+    rule = _region if is_region(call.operator) else _RULES.get(call.operator)
     if call.operator in _ELEMENTWISE or (call.operator in ("torch.max", "torch.min") and "other" in call.arguments):
         rule = _elementwise
     if rule is None or not call.outputs:
@@ -52,10 +52,50 @@ def _same(call: Call, dims: range | list[int], extra: dict[str, int] | None = No
     return [IndependentDim(source.shape[dim], {"input": dim, **(extra or {})}, (dim,) * len(call.outputs)) for dim in kept]
 
 
-def _rms_region(call: Call) -> list[IndependentDim]:
-    """Modules that normalize the last dimension."""
+def _region(call: Call) -> list[IndependentDim]:
+    """Of operators in a row what both allow; of norm modules of the last dimension everything before it; of rotations the
+    leading dimension that all tensors share."""
+    first, _, second = call.operator.partition("+")
+    if second == "torch.mul":
+        return _elementwise(call) if first in _ELEMENTWISE else []
+    if first == "torch.add":
+        return [dim for dim in _elementwise(call) if dim.outputs[0] in _normed_apart(call, second)]
+    if second:
+        return independent_dims(Call(first, call.arguments, call.outputs)) if second in _ELEMENTWISE else []
     source = _spec(call)
-    return [] if source is None else _same(call, range(source.ndim - 1))
+    if source is not None and _norm_of_last(call, call.operator):
+        others = {name: spec for name, spec in call.tensors() if name != "input" and spec.shape == source.shape}
+        return [dim for index in range(source.ndim - 1) for dim in _same(call, [index], dict.fromkeys(others, index))]
+    return _leading(call) if call.operator.rpartition(".")[2].lower().find("rot") >= 0 else []
+
+
+def _norm_of_last(call: Call, operator: str) -> bool:
+    """Whether a norm module works on the last dimension, as one whose parameters have its size does."""
+    source = _spec(call)
+    if source is None or not source.ndim or "norm" not in operator.rpartition(".")[2].lower():
+        return False
+    vectors = [spec for name, spec in call.tensors() if spec.shape != source.shape]
+    return all(spec.shape in (source.shape[-1:], (1,)) for spec in vectors) and source.shape[-1:] not in (
+        source.shape[index:index + 1] for index in range(1, source.ndim - 1))
+
+
+def _normed_apart(call: Call, norm: str) -> range:
+    """Dimensions of a sum's results that the norm after it leaves apart."""
+    rank = call.outputs[0].ndim
+    shape = call.arguments.get("normalized_shape")
+    if norm.startswith("torch."):
+        return range(rank - len(shape.items)) if isinstance(shape, Items) else range(0)
+    sizes = {spec.shape for name, spec in call.tensors() if name not in ("input", "other")}
+    last = call.outputs[0].shape[-1:]
+    return range(rank - 1) if last and sizes <= {last, (1,)} else range(0)
+
+
+def _leading(call: Call) -> list[IndependentDim]:
+    """The first dimension, where every tensor has it at the same size."""
+    specs = dict(call.tensors())
+    sizes = {spec.shape[:1] for spec in [*specs.values(), *call.outputs]}
+    size = next(iter(sizes)) if len(sizes) == 1 else ()
+    return [IndependentDim(size[0], dict.fromkeys(specs, 0), (0,) * len(call.outputs))] if size else []
 
 
 def _along_dim(call: Call) -> list[IndependentDim]:

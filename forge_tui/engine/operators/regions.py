@@ -1,14 +1,20 @@
-"""Module classes as operators: a module's forward is a region that one kernel may replace.
+"""Regions: module classes, functions of a model's own, and parts of a forward as operators that one kernel may replace.
 
-A region's arguments are forward's one tensor, called `input`, then the module's own parameters and buffers, then its plain
-attributes (`eps`, `with_scale`), all by their names. Its reference is the class's own forward, run on an object that has these
-attributes and the class's methods; a module that needs anything else cannot be run alone, and is not offered.
+| region | operator | arguments |
+|---|---|---|
+| a module class (norms, gated activations: leaves that take tensors) | `package.module.Class` | forward's tensors, the first called `input`; the module's own parameters, buffers and plain attributes |
+| a function of the model's own (rotary embedding) | `package.module.function` | its parameters, defaults included |
+| two operations in a row (`silu(gate) * up`, `silu(norm(x))`, `norm(a + b)`) | `first+second` | those of the first, then those of the second without its `input`; `returns_sum` says of a sum that it is a result too |
+
+The reference is the class's own forward, run on an object that has these attributes and the class's methods; the function itself;
+the one operation after the other. What needs anything else cannot be run alone, and is not offered.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -18,66 +24,157 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-OFFERED = re.compile(r"RMS_?Norm$", re.IGNORECASE)
-"""Names of classes that are offered: norms written out as several small operators."""
-PLAIN = (bool, int, float, str, type(None))
+from forge_tui.engine.package.runtime.callees import PLAIN, USER_FILE, kind_of, path_of, source_of, state_names
+
+MODULES = re.compile(r"norm|glu|and_?mul|apply_?rot|apply_?rope", re.IGNORECASE)
+"""Names of module classes that are offered: norms and gates written out as several small operators."""
+FUNCTIONS = re.compile(r"rotary|rope", re.IGNORECASE)
+"""Names of functions of the model's own that are offered."""
+RETURNS_SUM = "returns_sum"
+
+
+def is_region(operator: str) -> bool:
+    return "+" in operator or not operator.startswith("torch.")
+
+
+def findable(item: Any) -> bool:
+    """Whether another process can import a class or function by its path, and its source can be had."""
+    path = path_of(item)
+    module = sys.modules.get(item.__module__)
+    return (item.__module__.partition(".")[0] not in ("torch", "__main__", "builtins") and "<locals>" not in path
+            and getattr(module, item.__qualname__, None) is item and bool(source_of(item)))
 
 
 def region_name(module: nn.Module) -> str | None:
     """The operator that a module's forward is, or None: modules of torch's are the functions they call, modules with
-    children are more than a leaf, and classes of a user's file cannot be found again in another process."""
-    kind = type(module)
-    known = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind
-    if (not known or kind.__module__.partition(".")[0] in ("torch", "__main__") or kind.__module__.startswith("forge_user_")
-            or not OFFERED.search(kind.__name__) or next(module.children(), None) is not None):
+    children are more than a leaf, and classes that nothing but this process knows cannot be found again."""
+    kind = kind_of(module)
+    if not MODULES.search(kind.__name__) or next(module.children(), None) is not None or not findable(kind):
         return None
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def is_region(operator: str) -> bool:
-    return not operator.startswith("torch.") and bool(OFFERED.search(operator))
+    return path_of(kind)
 
 
 def region_arguments(module: nn.Module, args: tuple[Any, ...]) -> dict[str, Any] | None:
-    """Arguments of one call by name; None where the call is not one tensor, or the module is in training."""
-    if len(args) != 1 or not isinstance(args[0], torch.Tensor) or module.training or args[0].dtype == torch.float64:
+    """Arguments of one call by name; None where the call is not of tensors alone, or the module is in training."""
+    if not args or module.training or not all(isinstance(item, torch.Tensor) and item.dtype != torch.float64 for item in args):
         return None
-    state = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
-    plain = {name: value for name, value in sorted(vars(module).items())
-             if type(value) in PLAIN and not name.startswith("_") and name != "training"}
-    arguments = {"input": args[0], **state, **plain}
-    return arguments if len(arguments) == 1 + len(state) + len(plain) else None
-
-
-def region_class(operator: str) -> type | None:
-    """The class of a region's name, imported; None where this environment has none."""
-    module, _, name = operator.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except ImportError:
+    names = forward_names(kind_of(module))
+    if names is None or len(args) > len(names):
         return None
-    return found if isinstance(found, type) and issubclass(found, nn.Module) else None
+    given = dict(zip(["input", *names[1:]], args, strict=False))
+    state = {name: getattr(module, name) for name in state_names(module)}
+    return {**given, **state} if given.keys().isdisjoint(state) else None
 
 
 @functools.cache
-def region_function(kind: type) -> Callable[..., torch.Tensor]:
-    """The class's forward as a function of its arguments by name. Raises whatever forward does where something is missing."""
+def forward_names(kind: type) -> list[str] | None:
+    """What forward's positional parameters are called; None where it takes any number."""
+    parameters = list(inspect.signature(kind.forward).parameters.values())[1:]  # type: ignore[attr-defined]
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if any(item.kind is inspect.Parameter.VAR_POSITIONAL for item in parameters):
+        return None
+    return [item.name for item in parameters if item.kind in plain]
+
+
+def bind_function(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Arguments of a call of a model's own function by parameter, defaults included; None where one is neither a tensor nor plain."""
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:  # the function itself says what is wrong
+        return None
+    bound.apply_defaults()
+    kinds = {item.kind for item in bound.signature.parameters.values()}
+    fits = all(isinstance(value, torch.Tensor) or type(value) in PLAIN for value in bound.arguments.values())
+    any_number = kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    return dict(bound.arguments) if fits and not any_number else None
+
+
+def imported(operator: str) -> Any:
+    """The class or function of a region's path; None where this environment has none."""
+    module, _, name = operator.rpartition(".")
+    try:
+        found = sys.modules[module] if module.startswith(USER_FILE) and module in sys.modules else importlib.import_module(module)
+    except ImportError:
+        return None
+    return getattr(found, name, None)
+
+
+@functools.cache
+def region_function(operator: str) -> Callable[..., Any] | None:
+    """The region as a function of its arguments by name; None where this environment does not have it.
+
+    It raises whatever the model's own code does where something is missing.
+    """
+    if "+" in operator:
+        return _in_a_row(operator)
+    item = imported(operator)
+    if isinstance(item, type) and issubclass(item, nn.Module):
+        return _forward_of(item)
+    if not callable(item):
+        return None
+
+    def function(**arguments: Any) -> Any:
+        if _wide(*arguments.values()):
+            with _InFloat64():
+                return item(**arguments)
+        return item(**arguments)
+
+    return function
+
+
+def _forward_of(kind: type) -> Callable[..., Any]:
     methods = {name: value for base in reversed(kind.__mro__) if base not in (nn.Module, object)
                for name, value in vars(base).items() if callable(value) or isinstance(value, (staticmethod, classmethod))}
     methods.pop("__init__", None)
     alone = type(kind.__name__, (), methods)
+    names = ["input", *(forward_names(kind) or [])[1:]]
 
-    def forward(input: torch.Tensor, **attributes: Any) -> torch.Tensor:
+    def forward(**arguments: Any) -> Any:
         module = alone()
-        for name, value in attributes.items():
+        given = [arguments.pop(name) for name in names if name in arguments]
+        for name, value in arguments.items():
             setattr(module, name, value)
         module.training = False
-        if input.dtype == torch.float64 and not torch.compiler.is_compiling():
+        if _wide(given[0]):
             with _InFloat64():
-                return module.forward(input)
-        return module.forward(input)
+                return module.forward(*given)
+        return module.forward(*given)
 
     return forward
+
+
+def _in_a_row(operator: str) -> Callable[..., Any] | None:
+    """`first+second` as one function. Raises what they raise."""
+    paths = operator.split("+")
+    first, second = _step(paths[0]), _step(paths[1])
+    if first is None or second is None:
+        return None
+
+    def function(**arguments: Any) -> Any:
+        value, sum_too = arguments.pop("input"), arguments.pop(RETURNS_SUM, False)
+        if paths[0] == "torch.add":
+            total = first(value, other=arguments.pop("other"))
+            result = second(total, **arguments)
+            return (total, result) if sum_too else result
+        later = {name: arguments.pop(name) for name in ("other",) if paths[1] == "torch.mul"}
+        return second(first(value, **arguments), **later)
+
+    return function
+
+
+def _step(path: str) -> Callable[..., Any] | None:
+    if path.startswith("torch."):
+        found: Any = torch
+        for name in path.split(".")[1:]:
+            found = getattr(found, name, None)
+        return found
+    region = region_function(path)
+    return None if region is None else lambda value, **rest: region(input=value, **rest)
+
+
+def _wide(*values: Any) -> bool:
+    wide = any([isinstance(value, torch.Tensor) and value.dtype == torch.float64 for value in values])
+    return wide and not torch.compiler.is_compiling()
 
 
 class _InFloat64(TorchFunctionMode):

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from forge_tui.engine.judge.verdict import Timing
 from forge_tui.engine.package.winner import Winner
 from forge_tui.errors import ProjectError
+from forge_tui.specs import short_name
 
 SAFE_MARGIN = 1.02
 """A win is safe when even the low end of its interval is this much faster: the guard and what timing alone does not show
@@ -36,7 +37,7 @@ def select(winners: list[Winner], choice: str) -> tuple[list[Winner], list[tuple
 
 def _named(winner: Winner, name: str) -> bool:
     operator = winner.variant.operator
-    return winner.variant.key.startswith(name) or fnmatchcase(operator, name) or fnmatchcase(operator.rpartition(".")[2], name)
+    return winner.variant.key.startswith(name) or fnmatchcase(operator, name) or fnmatchcase(short_name(operator), name)
 
 
 def why_unsafe(timing: Timing | None) -> str:

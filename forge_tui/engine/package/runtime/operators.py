@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .entry import PackageError
+from .parts import by_entry
 from .router import Form, Router
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def register(package: Package) -> torch.library.Library:
             written = [at for at in entry.written if at >= 0]
             if written and len(entry.written) > 1:
                 continue  # torch has no schema for results of which some are inputs
-            name = f"{entry.operator.rpartition('.')[2]}_{entry.variant}"
+            name = f"{'_'.join(part.rpartition('.')[2] for part in entry.operator.split('+'))}_{entry.variant}"
             name = name if name not in names else f"{name}_{len(names)}"
             names.add(name)
             form.op = _define(library, name, form, router, function, bool(written))
@@ -64,6 +65,8 @@ def _define(library: torch.library.Library, name: str, form: Form, router: Route
     library.define(f"{name}({inputs}) -> {returns}", tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order))
 
     def original(*tensors: torch.Tensor) -> Any:
+        if "+" in entry.operator:
+            return by_entry(entry, tensors)
         arguments, keywords = form.rebuild(tensors)
         return function(*arguments, **keywords)
 

@@ -15,7 +15,8 @@ import torch
 from .driver import CudaBackend
 from .entry import Backend, Entry, PackageError
 from .operators import register
-from .regions import Region
+from .parts import Part, helpers
+from .regions import Function, Region
 from .router import Router
 from .weave import Weaver, is_root, original_class, packages_of, set_class
 
@@ -36,22 +37,27 @@ class Package:
         """By function of torch."""
         self.regions: dict[str, Region] = {}
         """By path of a module class."""
+        self.functions: dict[str, Function] = {}
+        """By path of a function of a model's own."""
+        self.parts: dict[str, Part] = {}
+        """By kind of site and paths of its callees."""
         for entry in self.entries:
             for form in entry.forms:
-                if not form["function"].startswith("torch."):
-                    path = form["function"]
-                    if path not in self.regions:
-                        self.regions[path] = Region(path, entry, self.backend)
-                    self.regions[path].add(entry, form)
-                    continue
-                function = resolve(form["function"])
-                if function is not None:  # this torch has no such function, so nothing can call it
-                    if function not in self.routers:
-                        self.routers[function] = Router(form["function"], function, self.backend)
-                    self.routers[function].add(entry, form)
+                self._add(entry, form)
         self.library = register(self)
         self.weavers: dict[tuple[int, ...], Weaver] = {}
         """By the ids of the packages of a stack that ends with this one; a weaver holds them, so an id is never another's."""
+
+    def _add(self, entry: Entry, form: dict[str, Any]) -> None:
+        kind, _, path = form["function"].rpartition(":")
+        if kind == "module":
+            self.regions.setdefault(path, Region(path, form["callees"][0], self.backend)).add(entry, form)
+        elif kind == "function":
+            self.functions.setdefault(path, Function(path, form["callees"][0], self.backend)).router.add(entry, form)
+        elif kind:
+            self.parts.setdefault(form["function"], Part(kind, form["callees"], self.backend)).add(entry, form)
+        elif (function := resolve(path)) is not None:  # else this torch has no such function, so nothing can call it
+            self.routers.setdefault(function, Router(path, function, self.backend)).add(entry, form)
 
     def _manifest(self) -> dict[str, Any]:
         path = self.folder / "manifest.toml"
@@ -120,7 +126,8 @@ class Package:
 
     def all_routers(self) -> list[tuple[Callable[..., Any], Router]]:
         """Every router with the function that it may stand in for."""
-        return [*self.routers.items(), *((region.alone, region.router) for region in self.regions.values())]
+        own = [*self.regions.values(), *self.functions.values(), *self.parts.values()]
+        return [*self.routers.items(), *((item.alone, item.router) for item in own)]
 
     def _fallbacks(self, entry: Entry) -> dict[str, int]:
         """Of all its spellings, and of its operator inside compiled code."""
@@ -163,5 +170,9 @@ def _weaver(packages: tuple[Package, ...]) -> Weaver:
             for function, router in package.routers.items():
                 table = by_mode if router.path.startswith("torch.Tensor.") else substitutes
                 table[function] = router.standing_in(function, table.get(function, function))
-        weavers[key] = Weaver(packages, substitutes, by_mode, [package.regions for package in packages])
+        made: dict[str, Callable[..., Any]] = {}
+        for package in packages:
+            made = helpers(list(package.parts.values()), made)
+        weavers[key] = Weaver(packages, substitutes, by_mode, [item for package in packages for item in package.regions.values()],
+                              [item for package in packages for item in package.functions.values()], made)
     return weavers[key]

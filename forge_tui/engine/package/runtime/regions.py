@@ -1,4 +1,4 @@
-"""Module classes as operators: the forward of a module that is exactly a captured one runs as one kernel."""
+"""Module classes and functions of the model's own as operators: what is exactly a captured call runs as one kernel."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .callees import is_this, state_of
 from .entry import Backend, Entry
 from .router import Router
 
@@ -16,49 +17,76 @@ _MISSING = object()
 
 
 class Region:
-    """All captured calls of one module class. A call's values are forward's tensor, the module's state, and the module."""
+    """All captured calls of one module class. A call's values are forward's tensors, the module's state, and the module."""
 
-    def __init__(self, path: str, entry: Entry, backend: Backend) -> None:
+    def __init__(self, path: str, callee: dict[str, Any], backend: Backend) -> None:
+        """callee: the digest of the class's `source`, and the names of its `state`, in the order of the captured values."""
         self.path = path
-        self.names = [name for name in entry.arguments if name != "input"]
-        """Parameters, buffers and attributes, in the order of the captured values."""
+        self.source: str = callee["source"]
+        self.names = list(callee["state"])
         self._known = frozenset(self.names)
         self.router = Router(path, self.alone, backend)
 
     def add(self, entry: Entry, form: dict[str, Any]) -> None:
-        if [name for name in entry.arguments if name != "input"] == self.names:
+        if list(form["callees"][0]["state"]) == self.names:
             self.router.add(entry, {**form, "positional": [*form["positional"], ANYTHING]})
+
+    def matches(self, kind: type) -> bool:
+        return is_this(kind, self.path, self.source)
 
     def alone(self, *values: Any) -> Any:
         """The class's forward without a module: on an object of the class that holds these values."""
-        module_name, _, name = self.path.rpartition(".")
-        kind = getattr(sys.modules[module_name], name)
-        module = kind.__new__(kind)
-        torch.nn.Module.__init__(module)
-        module.training = False
-        module.__dict__.update(zip(self.names, values[1:], strict=False))
-        return kind.forward(module, values[0])
+        count = len(values) - 1 - len(self.names)
+        return module_with(self.path, dict(zip(self.names, values[count:], strict=False)))(*values[:count])
 
     def around(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """`forward` of the class, except for the calls that a kernel takes."""
         names, known, tracing = self.names, self._known, torch.compiler.is_dynamo_compiling
-        route = self.router.standing_in(forward, lambda *values: forward(values[-1], values[0]))
+        rest = -1 - len(names)
+        route = self.router.standing_in(forward, lambda *values: forward(values[-1], *values[:rest]))
 
         def routed(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if kwargs or len(args) != 1 or module.training:
+            if kwargs or module.training:
                 return forward(module, *args, **kwargs)
             if tracing():
-                return route(args[0], *[getattr(module, name, _MISSING) for name in names], module)
-            state = module.__dict__
-            parameters, buffers = state["_parameters"], state["_buffers"]
-            if not (parameters.keys() <= known and buffers.keys() <= known):
-                return forward(module, *args)
-            values = [args[0]]
-            for name in names:
-                value = parameters.get(name, _MISSING)
-                if value is _MISSING:
-                    value = state.get(name, _MISSING)
-                values.append(buffers.get(name, _MISSING) if value is _MISSING else value)
-            return route(*values, module)
+                return route(*args, *[getattr(module, name, _MISSING) for name in names], module)
+            state = state_of(module, names, known)
+            return forward(module, *args) if state is None else route(*args, *state, module)
 
         return routed
+
+
+class Function:
+    """All captured calls of one function of the model's own code."""
+
+    def __init__(self, path: str, callee: dict[str, Any], backend: Backend) -> None:
+        self.path = path
+        self.source: str = callee["source"]
+        self.router = Router(path, self.alone, backend)
+        self._function: Callable[..., Any] | None = None
+
+    def alone(self, *args: Any, **kwargs: Any) -> Any:
+        return (self._function or found(self.path))(*args, **kwargs)
+
+    def standing_in(self, function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any] | None:
+        """What stands in the place of `function`, which `original` is or stands in for; None where it is another one."""
+        if not is_this(function, self.path, self.source):
+            return None
+        self._function = function
+        return self.router.standing_in(function, original)
+
+
+def found(path: str) -> Any:
+    """A class or function of a Python module that is imported already."""
+    module, _, name = path.rpartition(".")
+    return getattr(sys.modules[module], name)
+
+
+def module_with(path: str, state: dict[str, Any]) -> Callable[..., Any]:
+    """The forward of a module of this class that has only these parameters, buffers and attributes."""
+    kind = found(path)
+    module = kind.__new__(kind)
+    torch.nn.Module.__init__(module)
+    module.training = False
+    module.__dict__.update(state)
+    return lambda *args: kind.forward(module, *args)

@@ -299,6 +299,7 @@ class Router:
             return original(*args, **kwargs)
 
         route.__name__ = getattr(function, "__name__", self.path.rpartition(".")[2])
+        route._forge_function = function  # type: ignore[attr-defined] - what it stands in for
         return route
 
     def _traced(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -13,15 +13,17 @@ from __future__ import annotations
 import dis
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .mode import Mode, Substitutes, under_mode
+from .parts import WRITTEN
+from .sites import helper_name, may_have_sites, rewritten
 
 if TYPE_CHECKING:
-    from .regions import Region
+    from .regions import Function, Region
 
 NAMESPACES = {"torch": torch, "torch.nn": torch.nn, "torch.nn.functional": torch.nn.functional,
               "torch.linalg": torch.linalg, "torch.fft": torch.fft, "torch.special": torch.special}
@@ -50,12 +52,17 @@ class Weaver:
     """Makes the classes for one stack of packages."""
 
     def __init__(self, packages: tuple[Any, ...], substitutes: Substitutes, by_mode: Substitutes,
-                 regions: list[dict[str, Region]]) -> None:
-        """by_mode: methods of tensors, which only a function mode can reach. regions: of each package, by path of the class."""
+                 regions: list[Region], functions: list[Function], helpers: dict[str, Callable[..., Any]]) -> None:
+        """by_mode: methods of tensors, which only a function mode can reach. regions, functions: of all packages, the first
+        applied first. helpers: by the kind of site that they stand for."""
         self._packages = packages
         self._substitutes = substitutes
         self._by_mode = by_mode
         self._regions = regions
+        self._functions = functions
+        self._helpers = helpers
+        self._met: set[types.FunctionType] = set()
+        """Functions that were looked up among `functions`."""
         self._names = {function.__name__ for function in substitutes}
         self._proxies = _proxies(substitutes)
         self._reaches: dict[Any, bool] = {}
@@ -76,9 +83,8 @@ class Weaver:
 
     def _make(self, original: type, held: tuple[str, ...], root: bool) -> type | None:
         members: dict[str, Any] = dict(self._methods(original))
-        for regions in self._regions:
-            region = regions.get(f"{original.__module__}.{original.__qualname__}")
-            if region is not None:
+        for region in self._regions:
+            if region.matches(original):
                 members["forward"] = region.around(members.get("forward", original.forward))  # type: ignore[attr-defined]
         for name in held:
             members[name] = _Held(name, self._substitutes)
@@ -90,6 +96,16 @@ class Weaver:
                     "_forge_original": original, "_forge_packages": self._packages, "_forge_root": root, "__reduce_ex__": _reduce,
                     "__class__": property(lambda module: original)}  # as pickle and repr see it
         return type(original)(original.__name__, (original,), members)
+
+    def _replaced(self, value: Any) -> bool:
+        """Whether something stands in the place of this function, one of the model's own included."""
+        if self._functions and isinstance(value, types.FunctionType) and value not in self._met:
+            self._met.add(value)
+            for function in self._functions:
+                standing = function.standing_in(value, self._substitutes.get(value, value))
+                if standing is not None:
+                    self._substitutes[value] = standing
+        return _in(value, self._substitutes)
 
     def _is_substituted(self, value: Any) -> bool:
         return callable(value) and not isinstance(value, torch.nn.Module) and _in(value, self._substitutes)
@@ -118,21 +134,28 @@ class Weaver:
         """Whether a routed function is among what this one calls, through helpers of its own package included."""
         if function not in self._reaches:
             self._reaches[function] = False  # while looking: a cycle adds nothing
-            self._reaches[function] = _may_move(function) and any(
-                self._replaces(value, function) for value in _used(function))
+            self._reaches[function] = _may_move(function) and (bool(self._code(function)) or any(
+                self._replaces(value, function) for value in _used(function)))
         return self._reaches[function]
+
+    def _code(self, function: types.FunctionType) -> types.CodeType | None:
+        """The function's code with helpers at its sites, where there are helpers for these."""
+        if not self._helpers or not may_have_sites(names_in(function)):
+            return None
+        found = rewritten(function.__code__)
+        return found[0] if found and not found[1].isdisjoint(self._helpers) else None
 
     def _replaces(self, value: Any, user: types.FunctionType) -> bool:
         if isinstance(value, types.ModuleType):
             return value in self._proxies and bool(self._names & names_in(user))
-        if _in(value, self._substitutes):
+        if self._replaced(value):
             return True
         return isinstance(value, types.FunctionType) and _is_helper(value, user) and self._reach(value)
 
     def _replacement(self, value: Any, user: types.FunctionType) -> Any:
         if isinstance(value, types.ModuleType):
             return self._proxies.get(value, value)
-        if _in(value, self._substitutes):
+        if self._replaced(value):
             return self._substitutes[value]
         if isinstance(value, types.FunctionType) and _is_helper(value, user) and self._reach(value):
             return self._clone(value)
@@ -142,7 +165,7 @@ class Weaver:
         """The same code over a namespace with routers; everything else of the function is the very same."""
         if function in self._clones:
             return self._clones[function]
-        clone = types.FunctionType(function.__code__, self._space(function), function.__name__, function.__defaults__,
+        clone = types.FunctionType(self._code(function) or function.__code__, self._space(function), function.__name__, function.__defaults__,
                                    function.__closure__ and tuple(types.CellType() for _ in function.__closure__))
         self._clones[function] = clone
         clone.__dict__.update(function.__dict__)
@@ -179,7 +202,8 @@ class Weaver:
         """
         if id(function.__globals__) not in self._spaces:
             self._spaces[id(function.__globals__)] = {
-                name: value for name, value in function.__globals__.items() if name != "__name__"}
+                **{name: value for name, value in function.__globals__.items() if name != "__name__"},
+                **{helper_name(kind): self._helpers.get(kind, written) for kind, written in WRITTEN.items() if self._helpers}}
         return self._spaces[id(function.__globals__)]
 
 

@@ -1,0 +1,74 @@
+"""Regions and the operators inside them share their time: which of the two are offered, so that no microsecond counts twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from forge_tui.engine.cards import Variant
+from forge_tui.specs import short_name
+
+
+def once(variants: list[Variant], device_times: bool) -> list[Variant]:
+    """Offers either a region or what is in it (operators, and regions again), whichever recovers more.
+
+    Calls that an offered region takes are in the `inside` of what it takes them from. What is called elsewhere too keeps those
+    calls. device_times: what can be recovered is known; without it the outermost region is offered, since one kernel moves less
+    than several.
+    """
+    cards = {variant.key: variant for variant in variants}
+    left = Counter({variant.key: variant.calls for variant in variants})
+    taken: dict[str, str] = {}
+    refused = set()
+    for region in sorted((item for item in variants if item.covers), key=_calls_inside, reverse=True):
+        calls = left[region.key]
+        if not region.offered or calls <= 0:
+            continue
+        if device_times and _worth(region, calls) < _worth_inside(region, calls, cards):
+            refused.add(region.key)
+            continue
+        for key, count in region.covers.items():
+            if key in cards:
+                left[key] -= round(count * calls / region.calls)
+                taken.setdefault(key, short_name(region.operator))
+    return [_settled(item, max(0, left[item.key]), taken.get(item.key, ""), item.key in refused) for item in variants]
+
+
+def _settled(variant: Variant, left: int, taken_by: str, refused: bool) -> Variant:
+    if refused:
+        return msgspec.structs.replace(variant, offered=False, reason="its operators recover more one by one")
+    if not taken_by:
+        return variant
+    inside = variant.calls - left
+    if left or not variant.offered:
+        return msgspec.structs.replace(variant, inside=inside)
+    return msgspec.structs.replace(variant, inside=inside, offered=False, reason=f"inside {taken_by}, which is offered whole")
+
+
+def _calls_inside(region: Variant) -> float:
+    """Of one of its calls: a region that holds another has more."""
+    return sum(region.covers.values()) / region.calls
+
+
+def _worth(variant: Variant, calls: float) -> float:
+    """Microseconds that so many calls could save, if it is offered."""
+    return calls * max(0.0, variant.time_us - variant.floor_us) if variant.offered else 0.0
+
+
+def _worth_inside(region: Variant, calls: float, cards: Mapping[str, Variant]) -> float:
+    """The most that the operators and regions inside so many of a region's calls could save."""
+    return sum(max(_worth(cards[key], count * calls / region.calls),
+                   _worth_inside(cards[key], count * calls / region.calls, cards) if cards[key].covers else 0.0)
+               for key, count in _directly(region, cards).items())
+
+
+def _directly(region: Variant, cards: Mapping[str, Variant]) -> dict[str, float]:
+    """Calls inside a region that are not inside another one in it."""
+    rest: dict[str, float] = {key: float(count) for key, count in region.covers.items() if key in cards}
+    for inner in sorted((cards[key] for key in rest if cards[key].covers), key=_calls_inside, reverse=True):
+        for key, count in inner.covers.items():
+            if key in rest:
+                rest[key] -= count * rest[inner.key] / inner.calls
+    return {key: count for key, count in rest.items() if count > 1e-9}

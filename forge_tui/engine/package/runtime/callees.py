@@ -1,0 +1,143 @@
+"""What a call of a module's or of a function's depends on besides its arguments: code and state.
+
+Capture writes down with these functions what a package compares with them.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import textwrap
+import types
+from typing import Any
+
+import torch
+
+PLAIN = frozenset((bool, int, float, str, type(None)))
+USER_FILE = "forge_user_"
+"""Prefix of the Python module that Forge makes of a user's own file: elsewhere the same file has another name."""
+_MISSING = object()
+
+
+def kind_of(module: torch.nn.Module) -> type:
+    """A module's class, the original one of a forged module."""
+    return getattr(type(module), "_forge_original", type(module))
+
+
+def path_of(item: Any) -> str:
+    """`package.module.Name` of a class or a function."""
+    return f"{item.__module__}.{item.__qualname__}"
+
+
+def is_this(item: Any, path: str, source: str) -> bool:
+    """Whether a class or function is the captured one: its path, of a user's file its name alone, and its source text.
+
+    source: as `source_of` gave it; empty: not compared.
+    """
+    own = path_of(item)
+    if own != path and not (path.startswith(USER_FILE) and path.split(".", 1)[1] == item.__qualname__):
+        return False
+    return not source or source_of(item) == source
+
+
+@functools.lru_cache(maxsize=4096)
+def source_of(item: Any) -> str:
+    """A digest of the text of a class (with those it inherits from, torch's aside) or a function, and of the functions of the
+    same Python module that it calls; empty where there is no text."""
+    texts: list[str] = []
+    waiting, seen = [item], {item}
+    try:
+        while waiting:
+            one = waiting.pop()
+            texts.append(textwrap.dedent(inspect.getsource(one)))
+            if isinstance(one, type):
+                bases = [base for base in one.__mro__[1:] if base.__module__.partition(".")[0] not in ("torch", "builtins", "abc")]
+                found = [*bases, *(helper for value in vars(one).values() for helper in _helpers(value))]
+            else:
+                found = _helpers(one)
+            for other in found:
+                if other not in seen:
+                    seen.add(other)
+                    waiting.append(other)
+    except (OSError, TypeError):
+        return ""
+    return hashlib.sha256("\0".join(sorted(texts)).encode()).hexdigest()[:16]
+
+
+def _helpers(value: Any) -> list[Any]:
+    function = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+    if not isinstance(function, types.FunctionType):
+        return []
+    names = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    return [item for item in names.values() if isinstance(item, types.FunctionType) and item.__globals__ is function.__globals__]
+
+
+def state_names(module: torch.nn.Module, functions: bool = False) -> list[str]:
+    """Parameters, buffers and what else of a module's attributes a call can be compared by, in a fixed order: plain values, with
+    `functions` also sizes and functions, by what describes them."""
+    rest = [name for name, value in sorted(vars(module).items()) if not name.startswith("_") and name != "training"
+            and (type(value) in PLAIN or (functions and described(value) is not None))]
+    return [*module._parameters, *module._buffers, *rest]
+
+
+def state_of(module: torch.nn.Module, names: list[str], known: frozenset[str]) -> list[Any] | None:
+    """The values of `names`, those that are not plain by their description. None where the module has parameters or buffers
+    besides these."""
+    own = module.__dict__
+    parameters, buffers = own["_parameters"], own["_buffers"]
+    if not (parameters.keys() <= known and buffers.keys() <= known):
+        return None
+    values = []
+    for name in names:
+        value = parameters.get(name, _MISSING)
+        if value is _MISSING:
+            value = own.get(name, _MISSING)
+            if value is _MISSING:
+                value = buffers.get(name, _MISSING)
+            elif type(value) not in PLAIN:
+                value = described(value)
+        values.append(value)
+    return values
+
+
+def described(value: Any) -> str | None:
+    """Sizes, a function, or one with some arguments given (`functools.partial`), as text; None for anything else."""
+    kind = type(value)
+    if kind is functools.partial:
+        key: Any = (value.func, value.args, *value.keywords.items())
+    elif kind is tuple or kind is types.FunctionType or kind is types.BuiltinFunctionType:
+        key = value
+    else:
+        return None
+    try:
+        return _TEXTS[key]
+    except KeyError:
+        text = _described(value)
+        if len(_TEXTS) < MOST_TEXTS:
+            _TEXTS[key] = text
+        return text
+    except TypeError:  # something in it that is no key
+        return None
+
+
+MOST_TEXTS = 4096
+_TEXTS: dict[Any, str | None] = {}
+"""Descriptions made before."""
+
+
+def _described(value: Any) -> str | None:
+    if isinstance(value, tuple):
+        return repr(value) if all(type(item) is int for item in value) else None
+    if isinstance(value, functools.partial):
+        inner = _described(value.func) if isinstance(value.func, (types.FunctionType, types.BuiltinFunctionType)) else None
+        plain = all(type(item) in PLAIN for item in [*value.args, *value.keywords.values()])
+        return f"partial({inner}, {value.args!r}, {sorted(value.keywords.items())!r})" if inner and plain else None
+    return f"{value.__module__}.{value.__qualname__}"
+
+
+def plain_call(module: torch.nn.Module) -> bool:
+    """Whether calling a module is running its class's forward in evaluation: no hooks, no forward of the instance's own."""
+    own = module.__dict__
+    return not (own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
+                or "forward" in own or own["training"])

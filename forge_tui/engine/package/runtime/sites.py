@@ -1,0 +1,258 @@
+"""Places in a model's code where a few operations in a row may be one: found in the source, rewritten as one call of a helper.
+
+| written | becomes |
+|---|---|
+| `act(g) * u` | `act_mul(act, g, u)` |
+| `u * act(g)` | `mul_act(u, act, g)` |
+| `act(norm(x))` | `norm_act(act, norm, x)` |
+| `norm(a + b)` | `add_norm(norm, a, b)` |
+| `s = a + b; r = s; y = norm(s)` | `s, y = add_norm_sum(norm, a, b); r = s` |
+
+Two assignments to one name in a row count as one expression. What `act` and `norm` are is not known from the source: names
+only say where to look, and the helper, which gets the very objects, decides at every call and otherwise does what was written.
+Operands are evaluated in the order in which they were. The source is believed only if it compiles to the function's own code.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import linecache
+import re
+import types
+from collections.abc import Iterator
+from typing import Any
+
+KINDS = ("act_mul", "mul_act", "norm_act", "add_norm", "add_norm_sum")
+"""What helpers are called in rewritten code, between `__forge_` and `__`."""
+
+_ACTIVATION = re.compile(r"act|silu|swish|gelu|relu|sigmoid|tanh|non_?lin", re.IGNORECASE)
+_NORM = re.compile(r"norm|^(ln|gn|bn)|_(ln|gn)", re.IGNORECASE)
+_HELD = "__forge_held__"
+
+
+def helper_name(kind: str) -> str:
+    return f"__forge_{kind}__"
+
+
+def may_have_sites(names: set[str]) -> bool:
+    """names: every global and attribute name in a function's code. Spares reading the source of most functions."""
+    return any(_ACTIVATION.search(name) or _NORM.search(name) for name in names)
+
+
+def rewritten(code: types.CodeType) -> tuple[types.CodeType, frozenset[str]] | None:
+    """A function's code with its sites as calls of helpers, and the kinds of these; None where there are none.
+
+    Also None where the source cannot be had or is not that of this very code.
+    """
+    own, new, kinds = _file(code.co_filename).get((code.co_qualname, code.co_firstlineno), (None, None, None))
+    if own is None or new is None or not kinds or not _same_code(own, code) or new.co_freevars != code.co_freevars:
+        return None
+    return new, frozenset(kinds)
+
+
+_Codes = dict[tuple[str, int], tuple[types.CodeType, types.CodeType, "set[str]"]]
+
+
+@functools.lru_cache(maxsize=256)
+def _file(filename: str) -> _Codes:
+    """Every function of a source file that has sites, by qualified name and first line: its code, the rewritten code, kinds.
+
+    The whole file is compiled, since what surrounds a function has a part in its code: classes, closures, imports.
+    """
+    linecache.checkcache(filename)
+    try:
+        tree = ast.parse("".join(linecache.getlines(filename)), filename)
+        rewriter = _Rewriter()
+        changed = rewriter.visit(copy.deepcopy(tree)) if tree.body else tree
+        if not rewriter.sites:
+            return {}
+        own = _functions(compile(tree, filename, "exec", dont_inherit=True))
+        new = _functions(compile(ast.fix_missing_locations(changed), filename, "exec", dont_inherit=True))
+    except (SyntaxError, ValueError, RecursionError):  # no Python of this version: nothing in it can be rewritten
+        return {}
+    return {key: (own[key], new[key], kinds) for key, kinds in rewriter.sites.items() if key in own and key in new}
+
+
+def _functions(code: types.CodeType) -> dict[tuple[str, int], types.CodeType]:
+    found = {}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found[constant.co_qualname, constant.co_firstlineno] = constant
+            found |= _functions(constant)
+    return found
+
+
+def _same_code(one: types.CodeType, other: types.CodeType) -> bool:
+    """Whether two codes do the same: instructions, names and constants, those of functions inside them included."""
+    return (one.co_code == other.co_code and one.co_names == other.co_names and one.co_varnames == other.co_varnames
+            and one.co_freevars == other.co_freevars and one.co_cellvars == other.co_cellvars
+            and len(one.co_consts) == len(other.co_consts) and all(map(_same_constant, one.co_consts, other.co_consts)))
+
+
+def _same_constant(one: Any, other: Any) -> bool:
+    if isinstance(one, types.CodeType):
+        return isinstance(other, types.CodeType) and _same_code(one, other)
+    return type(one) is type(other) and repr(one) == repr(other)
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Replaces the sites of all functions of a file."""
+
+    def __init__(self) -> None:
+        self.sites: dict[tuple[str, int], set[str]] = {}
+        """Kinds by the qualified name and the first line of the function, of those around it too."""
+        self._scopes: list[str] = []
+        self._functions: list[tuple[str, int]] = []
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        self._scopes.append(node.name)
+        self.generic_visit(node)
+        self._scopes.pop()
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
+        self._functions.append((".".join([*self._scopes, node.name]), first))
+        self._scopes += [node.name, "<locals>"]
+        self.generic_visit(node)
+        del self._scopes[-2:]
+        self._functions.pop()
+        return node
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                setattr(node, name, self._block(block))
+        return super().generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        node = self.generic_visit(node)  # type: ignore[assignment]
+        if isinstance(node.op, ast.Mult):
+            if (call := _activation(node.left)) is not None:
+                return self._helper("act_mul", node, call.func, call.args[0], node.right, *_extra(call))
+            if (call := _activation(node.right)) is not None:
+                return self._helper("mul_act", node, node.left, call.func, call.args[0], *_extra(call))
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        node = self.generic_visit(node)  # type: ignore[assignment]
+        call = _activation(node)
+        if call is not None and (inner := _norm(call.args[0])) is not None and not call.keywords:
+            return self._helper("norm_act", node, call.func, inner.func, inner.args[0])
+        call = _norm(node)
+        if call is not None and isinstance(sum_ := call.args[0], ast.BinOp) and isinstance(sum_.op, ast.Add):
+            return self._helper("add_norm", node, call.func, sum_.left, sum_.right)
+        return node
+
+    def _helper(self, kind: str, node: ast.AST, *arguments: ast.expr) -> ast.Call:
+        for function in self._functions:
+            self.sites.setdefault(function, set()).add(kind)
+        name = ast.copy_location(ast.Name(helper_name(kind), ast.Load()), node)
+        return ast.copy_location(ast.Call(name, list(arguments), []), node)
+
+    def _block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        """Pairs of statements that belong together as one."""
+        done: list[ast.stmt] = []
+        at = 0
+        while at < len(statements):
+            here, after = statements[at], statements[at + 1] if at + 1 < len(statements) else None
+            merged = _merged(here, after)
+            if merged is not None:
+                statements = [*statements[:at], merged, *statements[at + 2:]]
+                continue
+            kept = self._sum_kept(statements, at)
+            if kept is not None:
+                done += kept[0]
+                at += kept[1]
+                continue
+            done.append(here)
+            at += 1
+        return done
+
+    def _sum_kept(self, statements: list[ast.stmt], at: int) -> tuple[list[ast.stmt], int] | None:
+        """`s = a + b`, then `r = s` any number of times, then `y = norm(s)`: both results from one call."""
+        total = _target(statements[at])
+        if total is None or not (isinstance(value := statements[at].value, ast.BinOp) and isinstance(value.op, ast.Add)):  # type: ignore[attr-defined]
+            return None
+        end, assigned = at + 1, {total}
+        while end < len(statements) and (name := _target(statements[end])) and _is_name(statements[end].value, total):  # type: ignore[attr-defined]
+            assigned.add(name)
+            end += 1
+        result = _target(statements[end]) if end < len(statements) else None
+        call = _norm(statements[end].value) if result is not None else None  # type: ignore[attr-defined]
+        if call is None or not _is_name(call.args[0], total) or assigned & set(_names(call.func)):
+            return None
+        pair = ast.Tuple([ast.Name(total, ast.Store()), ast.Name(_HELD, ast.Store())], ast.Store())
+        first = ast.Assign([pair], self._helper("add_norm_sum", value, call.func, self.visit(value.left), self.visit(value.right)))
+        last = ast.Assign([ast.Name(result, ast.Store())], ast.Name(_HELD, ast.Load()))
+        made = [ast.copy_location(first, statements[at]), *statements[at + 1:end], ast.copy_location(last, statements[end])]
+        return made, end + 1 - at
+
+
+def _merged(one: ast.stmt, other: ast.stmt | None) -> ast.stmt | None:
+    """`t = E` and `t = F(t)` as `t = F(E)`, where that is a site; None elsewhere."""
+    name = _target(one)
+    if name is None or other is None or _target(other) != name:
+        return None
+    inner, outer = one.value, other.value  # type: ignore[attr-defined]
+    if sum(used == name for used in _names(outer)) != 1:
+        return None
+    if (call := _activation(outer)) is not None and _is_name(call.args[0], name) and _norm(inner) is not None:
+        call.args[0] = inner
+    elif (call := _norm(outer)) is not None and _is_name(call.args[0], name) and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add):
+        call.args[0] = inner
+    elif isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Mult) and _activation(inner) is not None:
+        if _is_name(outer.left, name):
+            outer.left = inner
+        elif _is_name(outer.right, name):
+            outer.right = inner
+        else:
+            return None
+    else:
+        return None
+    return other
+
+
+def _target(statement: ast.stmt | None) -> str | None:
+    """The one name that a plain assignment binds."""
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
+        return statement.targets[0].id
+    return None
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    return (item.id for item in ast.walk(node) if isinstance(item, ast.Name))
+
+
+def _is_name(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _called(node: ast.AST, pattern: re.Pattern[str]) -> ast.Call | None:
+    """A call `a.b.NAME(x)` of one argument by a name like the pattern."""
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or isinstance(node.args[0], ast.Starred):
+        return None
+    function: ast.expr = node.func
+    name = function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    while isinstance(function, ast.Attribute):
+        function = function.value
+    return node if isinstance(function, ast.Name) and pattern.search(name) else None
+
+
+def _activation(node: ast.AST) -> ast.Call | None:
+    """The call of an activation; `approximate="tanh"` is the one keyword taken."""
+    call = _called(node, _ACTIVATION)
+    plain = call is not None and all(word.arg == "approximate" and isinstance(word.value, ast.Constant) for word in call.keywords)
+    return call if plain else None
+
+
+def _extra(call: ast.Call) -> list[ast.expr]:
+    return [word.value for word in call.keywords]
+
+
+def _norm(node: ast.AST) -> ast.Call | None:
+    call = _called(node, _NORM)
+    return call if call is not None and not call.keywords else None
