@@ -60,3 +60,31 @@ class Stack(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.bare(self.more(self.late(x))))
+
+
+class HandLayerNorm(nn.Module):
+    """Layer norm written out, its parameters under the names of the paper."""
+
+    def __init__(self, dim: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.gamma, self.beta = nn.Parameter(torch.rand(dim) + 0.5), nn.Parameter(torch.randn(dim))
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = x.mean(-1, keepdim=True)
+        variance = (x - mean).pow(2).mean(-1, keepdim=True)
+        return self.gamma * (x - mean) / torch.sqrt(variance + self.eps) + self.beta
+
+
+class ChannelsNorm(nn.Module):
+    """Over the channels of an image, as in ConvNeXt."""
+
+    def __init__(self, channels: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.rand(channels) + 0.5), nn.Parameter(torch.randn(channels))
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = x.mean(1, keepdim=True)
+        variance = (x - mean).pow(2).mean(1, keepdim=True)
+        return self.weight[:, None, None] * ((x - mean) / torch.sqrt(variance + self.eps)) + self.bias[:, None, None]

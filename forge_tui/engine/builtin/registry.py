@@ -67,16 +67,14 @@ def offers(*operators: str) -> Callable[[Family], Family]:
 
 
 def offers_regions(family: Family) -> Family:
-    """Register a function that gives the recipes for module classes as operators (`engine/operators/regions.py`)."""
+    """Register a function that gives the recipes for regions whose names are not known before (`engine/operators/regions.py`)."""
     _region_families.append(family)
     return family
 
 
 def families(operator: str) -> tuple[Family, ...]:
-    """Everything registered for a canonical operator name, or for the kind of region that a module class is."""
-    if is_region(operator):
-        return tuple(_region_families)
-    return tuple(_families.get(operator, ()))
+    """Everything registered for a canonical operator name, operators in a row included, and for a region."""
+    return (*_families.get(operator, ()), *(_region_families if is_region(operator) else ()))
 
 
 def registered_operators() -> tuple[str, ...]:

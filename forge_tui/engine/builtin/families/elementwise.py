@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from forge_tui.engine.builtin.families.pointwise import Function, pointwise
 from forge_tui.engine.builtin.registry import Recipe, offers
 from forge_tui.specs import Call
@@ -37,10 +39,40 @@ FUNCTIONS = {
 }
 
 
+SIMPLE = [name for name, function in FUNCTIONS.items() if "functional" in name and not function.parameters]
+"""Activations without arguments of their own: those that may follow a norm in one kernel."""
+
+
+def after(norm: str) -> list[str]:
+    """The operators that are a norm and then an activation."""
+    return [f"torch.nn.functional.{norm}+{name}" for name in SIMPLE]
+
+
+def activation_of(operator: str) -> str:
+    """C++ statements of the activation that follows the norm, empty for the norm alone."""
+    second = operator.partition("+")[2]
+    return FUNCTIONS[second].body if second else ""
+
+
+def after_function(body: str) -> str:
+    return f"// What follows the norm.\n__device__ __forceinline__ float after(float x) {{\n    {body}\n}}\n" if body else ""
+
+
+@offers(*(f"{name}+torch.mul" for name in ("torch.nn.functional.gelu", *FUNCTIONS) if "functional" in name))
+def gate(call: Call) -> Iterator[Recipe]:
+    """An activation times something else: both read once, one result written."""
+    function = _of(call, call.operator.partition("+")[0])
+    before, last, rest = function.body.rpartition("return ")
+    value, _, comment = rest.partition(";")
+    yield from pointwise(call, replace(function, body=f"{before}{last}({value}) * y;{comment}"), ("input", "other"))
+
+
 @offers("torch.nn.functional.gelu", *FUNCTIONS)
 def unary(call: Call) -> Iterator[Recipe]:
-    if call.operator == "torch.nn.functional.gelu":
-        function = GELU_TANH if call.arguments.get("approximate") == "tanh" else GELU_ERF
-    else:
-        function = FUNCTIONS[call.operator]
-    yield from pointwise(call, function, ("input",))
+    yield from pointwise(call, _of(call, call.operator), ("input",))
+
+
+def _of(call: Call, name: str) -> Function:
+    if name == "torch.nn.functional.gelu":
+        return GELU_TANH if call.arguments.get("approximate") == "tanh" else GELU_ERF
+    return FUNCTIONS[name]

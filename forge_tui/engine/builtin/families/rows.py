@@ -7,11 +7,12 @@ from functools import cache
 from importlib import resources
 from math import prod
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from forge_tui.engine.builtin.families.axes import Axis, Step, even, layout_guards, offsets, product, steps_of
 from forge_tui.engine.builtin.families.layout import FLOATS, quoted
-from forge_tui.engine.builtin.registry import Recipe, offers, offers_regions
+from forge_tui.engine.builtin.families.elementwise import activation_of, after, after_function
+from forge_tui.engine.builtin.registry import Recipe, offers
 from forge_tui.specs import Call, Items, TensorSpec
 
 BLOCKS = [32, 64, 128, 256, 512, 1024]
@@ -56,6 +57,10 @@ class RowWork(Struct, frozen=True):
     parameter_cols: list[Axis] = []
     weight_added: str = ""
     """` + 1.f` where the norm multiplies by the weight and one."""
+    roles: dict[str, str] = {}
+    """Of parameters that are not called so: which is the `weight`, which the `bias`."""
+    after: str = ""
+    """C++ statements that return what follows the affine part of a value `x`."""
 
     @property
     def row_count(self) -> int:
@@ -69,27 +74,27 @@ class RowWork(Struct, frozen=True):
 @offers("torch.nn.functional.softmax", "torch.nn.functional.log_softmax")
 def softmax(call: Call) -> Iterator[Recipe]:
     source, out = call.arguments.get("input"), call.outputs[0]
-    if not _floats(source, out):
+    if not floats(source, out):
         return
     dim, guards = _softmax_dim(call, source)
     given = call.arguments.get("dtype") is not None
     guards.append("present(dtype)" if given else "not present(dtype)")
     guards += [f"{name}.dtype == '{spec.dtype}'" for name, spec in (("input", source), ("out", out)) if given]
     others = [d for d in range(source.ndim) if d != dim]
-    axes = _axes(source, out)
+    axes = axes_of(source, out)
     part = "log_softmax" if "log" in call.operator else "softmax"
     # Eager converts to `dtype` first and computes on what is left of the value.
     admit = "forge::rounded<DTYPE_out>(x)" if source.dtype != out.dtype and out.dtype != "float32" else "x"
-    yield from _recipes(RowWork(
+    yield from recipes(RowWork(
         input=source, out=out, rows=[axes[d] for d in others], cols=[axes[dim]] if source.ndim else [], part=part,
         state_floats=2, guards=tuple(guards), admit=admit))
 
 
-@offers("torch.nn.functional.layer_norm", "torch.nn.functional.rms_norm")
+@offers("torch.nn.functional.layer_norm", "torch.nn.functional.rms_norm", *after("layer_norm"), *after("rms_norm"))
 def last_dims_norm(call: Call) -> Iterator[Recipe]:
     source, out, shape = call.arguments.get("input"), call.outputs[0], call.arguments.get("normalized_shape")
     count = len(shape.items) if isinstance(shape, Items) else 1 if isinstance(shape, int) else 0
-    if not _floats(source, out) or not 1 <= count <= source.ndim:
+    if not floats(source, out) or not 1 <= count <= source.ndim:
         return
     parameters = _parameters(call)
     if parameters is None:
@@ -102,54 +107,26 @@ def last_dims_norm(call: Call) -> Iterator[Recipe]:
     if "rms" in call.operator:
         guards.append("not present(eps)" if call.arguments.get("eps") is None else "present(eps)")
         scalars = (FLOAT32_EPS,) if call.arguments.get("eps") is None else ("eps",)
-    axes = _axes(source, out)
+    axes = axes_of(source, out)
     split = source.ndim - count
     inner = [Axis(axis.size, axis.now, axis.steps | {"parameter": Step(
         product([f"input.shape[{j - source.ndim}]" for j in range(split + i + 1, source.ndim)]),
         prod(source.shape[split + i + 1:]))}) for i, axis in enumerate(axes[split:])]
-    yield from _recipes(RowWork(
+    yield from recipes(RowWork(
         input=source, out=out, rows=axes[:split], cols=inner, part="mean_square" if "rms" in call.operator else "moments",
         state_floats=1 if "rms" in call.operator else 3, guards=(*guards, *_parameter_guards(call)), parameters=parameters,
-        scalars=scalars, parameter_cols=_in_memory_order(inner)))
+        scalars=scalars, parameter_cols=_in_memory_order(inner), after=activation_of(call.operator)))
 
 
-EPS_NAMES = ("eps", "variance_epsilon", "epsilon")
-"""What RMSNorm classes call the number under the root."""
-
-
-@offers_regions
-def rms_region(call: Call) -> Iterator[Recipe]:
-    """Modules that divide by the root mean square of the last dimension: without a weight, times it, times it + 1.
-
-    Which of the last two a class does is not in its attributes: both are offered, and the judge refuses the wrong one.
-    """
-    source, out = call.arguments.get("input"), call.outputs[0]
-    eps = next((name for name in EPS_NAMES if isinstance(call.arguments.get(name), float)), None)
-    parameters = {name: spec for name, spec in call.tensors() if name != "input"}
-    if not _floats(source, out) or not source.ndim or eps is None or set(parameters) - {"weight"}:
-        return
-    weight = parameters.get("weight")
-    if weight is not None and (not _floats(weight) or not weight.contiguous or weight.shape != source.shape[-1:]):
-        return
-    axes = _axes(source, out)
-    inner = Axis(axes[-1].size, axes[-1].now, axes[-1].steps | {"parameter": Step("1", 1)})
-    for added in ("", " + 1.f") if weight is not None else ("",):
-        for recipe in _recipes(RowWork(
-                input=source, out=out, rows=axes[:-1], cols=[inner], part="mean_square", state_floats=1,
-                guards=("weight.contiguous",) if weight is not None else (), parameters=parameters, scalars=(eps,),
-                parameter_cols=[inner], weight_added=added)):
-            yield structs.replace(recipe, name=f"{recipe.name or recipe.template}{'_plus_one' if added else ''}")
-
-
-@offers("torch.nn.functional.group_norm")
+@offers("torch.nn.functional.group_norm", *after("group_norm"))
 def group_norm(call: Call) -> Iterator[Recipe]:
     source, out, groups = call.arguments.get("input"), call.outputs[0], call.arguments.get("num_groups")
-    if not _floats(source, out) or source.ndim < 2 or not isinstance(groups, int) or groups < 1:
+    if not floats(source, out) or source.ndim < 2 or not isinstance(groups, int) or groups < 1:
         return
     parameters = _parameters(call)
     if parameters is None or source.shape[1] % groups:
         return
-    axes = _axes(source, out)
+    axes = axes_of(source, out)
     size, width = "input.shape[1] // num_groups", source.shape[1] // groups
     group = Axis("num_groups", groups, {name: Step(product([f"({size})", step.text]), width * step.now)
                                         for name, step in axes[1].steps.items()} | {"parameter": Step(size, width)})
@@ -162,15 +139,18 @@ def group_norm(call: Call) -> Iterator[Recipe]:
             "GUARD": quoted(["input.contiguous", "out.contiguous", "present(eps)", *_parameter_guards(call)]),
             "PARAMETERS": "".join(f", const DTYPE_{name}* __restrict__ {name}" for name in parameters) + ", float eps",
             "ARGS": "".join(f', "{name}"' for name in parameters) + ', { float = "eps" }',
+            "AFTER": after_function(activation_of(call.operator)),
+            "RESULT": "after(fmaf(x[i] - mean, scale, wb.y))" if "+" in call.operator else "fmaf(x[i] - mean, scale, wb.y)",
             "WEIGHT": "forge::to_float(weight[i])" if "weight" in parameters else "1.f",
             "BIAS": "forge::to_float(bias[i])" if "bias" in parameters else "0.f"})
-    yield from _recipes(RowWork(
+    yield from recipes(RowWork(
         input=source, out=out, rows=[batch, group], cols=cols, part="moments", state_floats=3,
         guards=(f"input.ndim == {source.ndim}", "input.shape[1] % num_groups == 0", *_parameter_guards(call)),
-        parameters=parameters, scalars=("eps",), parameter_rows=[batch, group], parameter_cols=cols))
+        parameters=parameters, scalars=("eps",), parameter_rows=[batch, group], parameter_cols=cols,
+        after=activation_of(call.operator)))
 
 
-def _recipes(work: RowWork) -> Iterator[Recipe]:
+def recipes(work: RowWork) -> Iterator[Recipe]:
     """Every template that may serve the call, the best guess for its size first."""
     values = _Values(work)
     rows, cols = work.row_count, work.col_count
@@ -276,7 +256,7 @@ class _Values:
 
     def _op(self) -> str:
         names = list(self.work.parameters)
-        text = part(self.work.part)
+        text = after_function(self.work.after) + part(self.work.part)
         words = {"ADMIT": self.work.admit,
                  "MEMBERS": "\n".join(f"    const DTYPE_{name}* {name};" for name in names),
                  "LOAD_PARAMETERS": self._load_parameters(names),
@@ -288,17 +268,22 @@ class _Values:
     def _load_parameters(self, names: list[str]) -> str:
         if not names:
             return ""
-        lines = [f"float {', '.join(f'{name[0]}[count]' for name in names)};"]
+        letters = {name: self.work.roles.get(name, name)[0] for name in names}
+        lines = [f"float {', '.join(f'{letters[name]}[count]' for name in names)};"]
         at = "parameter_row(row) + parameter_col(c)"
         if self._parameters_in_a_run():
-            lines += [f"forge::load<count, forge::cache::read_only>({name} + {at}, {name[0]});" for name in names]
+            lines += [f"forge::load<count, forge::cache::read_only>({name} + {at}, {letters[name]});" for name in names]
         else:
             lines += ["#pragma unroll", "for (int i = 0; i < count; ++i) {",
                       "    const long long at = parameter_row(row) + parameter_col(UNIFORM ? c : c + i);",
-                      *(f"    {name[0]}[i] = forge::to_float({name}[at]);" for name in names), "}"]
+                      *(f"    {letters[name]}[i] = forge::to_float({name}[at]);" for name in names), "}"]
         return "\n".join(line if line.startswith("#") else f"        {line}" for line in lines)
 
     def _affine(self, names: list[str]) -> str:
+        value = self._scaled({self.work.roles.get(name, name) for name in names})
+        return f"after({value})" if self.work.after else value
+
+    def _scaled(self, names: set[str]) -> str:
         value = "(x[i] - mean) * rstd" if self.work.part == "moments" else "x[i] * rstd"
         if "weight" in names and "bias" in names:
             return f"fmaf({value}, w[i], b[i])"
@@ -306,11 +291,11 @@ class _Values:
         return value + weight * ("weight" in names) + " + b[i]" * ("bias" in names)
 
 
-def _floats(*specs: object) -> bool:
+def floats(*specs: object) -> bool:
     return all(isinstance(spec, TensorSpec) and spec.dtype in FLOATS for spec in specs)
 
 
-def _axes(source: TensorSpec, out: TensorSpec) -> list[Axis]:
+def axes_of(source: TensorSpec, out: TensorSpec) -> list[Axis]:
     """One axis for each dimension; `out` has the input's shape."""
     steps = {"input": steps_of("input", source), "out": steps_of("out", out)}
     return [Axis(f"input.shape[{dim - source.ndim}]", source.shape[dim], {name: all_steps[dim] for name, all_steps in steps.items()})
@@ -340,7 +325,7 @@ def _parameters(call: Call) -> dict[str, TensorSpec] | None:
         spec = call.arguments.get(name)
         if spec is None:
             continue
-        if not _floats(spec) or not spec.contiguous:
+        if not floats(spec) or not spec.contiguous:
             return None
         found[name] = spec
     return found

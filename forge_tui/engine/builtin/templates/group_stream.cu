@@ -81,7 +81,7 @@ __device__ __forceinline__ u64 marked(float mean, float m2) {
 }
 __device__ __forceinline__ float m2_of(u64 word) { return __uint_as_float((unsigned)(word >> 32) & 0x7fffffffu); }
 __device__ __forceinline__ float mean_of(u64 word) { return __uint_as_float((unsigned)word); }
-
+@AFTER@
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 group_stream(const DTYPE_input* __restrict__ input, u64* __restrict__ partial, DTYPE_out* __restrict__ out@PARAMETERS@) {
     extern __shared__ __align__(128) unsigned char smem[];
@@ -222,7 +222,7 @@ group_stream(const DTYPE_input* __restrict__ input, u64* __restrict__ partial, D
 #pragma unroll
             for (int i = 0; i < VECS; ++i) forge::load<PACK>(slots + old_slot * CHUNK + (i * 32 + lane) * PACK, x + i * PACK);
 #pragma unroll
-            for (int i = 0; i < N; ++i) x[i] = fmaf(x[i] - mean, scale, wb.y);
+            for (int i = 0; i < N; ++i) x[i] = @RESULT@;
 #pragma unroll
             for (int i = 0; i < VECS; ++i) forge::store<PACK, KEEP>(target + c * stride + i * 32 * PACK, x + i * PACK);
             __syncwarp();                                   // every lane has read the buffer
