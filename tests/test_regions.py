@@ -166,7 +166,7 @@ def test_regions_run_in_the_model_and_inside_torch_compile(captured: tuple, tmp_
 def test_a_regions_operator_passes_opcheck_and_runs_the_forward_where_a_guard_fails(captured: tuple, tmp_path: Path) -> None:
     model, x, _, cards = captured
     package = built(cards, tmp_path)
-    region = next(item for path, item in package.regions.items() if path.endswith("LateRMSNorm"))
+    region = next(item for item in package.regions.values() if item.path.endswith("LateRMSNorm"))
     operator, weight = region.router.forms[0].op, model.late.weight.detach()
     assert set(torch.library.opcheck(operator, (x, weight)).values()) == {"SUCCESS"}
     odd = torch.empty(x.numel() + 1, dtype=x.dtype)[1:].view_as(x).copy_(x)

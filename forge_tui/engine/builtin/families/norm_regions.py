@@ -67,6 +67,10 @@ def norm_region(call: Call) -> Iterator[Recipe]:
         return
     if not isinstance(source, TensorSpec) or not floats(source, out) or not source.ndim or source.shape != out.shape:
         return
+    yield from _in_turn(list(_readings(call, source, out)))
+
+
+def _readings(call: Call, source: TensorSpec, out: TensorSpec) -> Iterator[list[Recipe]]:
     axes = axes_of(source, out)
     sizes = {spec.numel for name, spec in call.tensors() if name != "input"}
     for at in [source.ndim - 1] + [1] * (source.ndim == 4):
@@ -78,8 +82,14 @@ def norm_region(call: Call) -> Iterator[Recipe]:
                            state_floats=1 if norm.part == "mean_square" else 3, roles=norm.roles, weight_added=norm.added,
                            guards=(f"input.ndim == {source.ndim}", *(f"{name}.contiguous" for name in norm.parameters)),
                            parameters=norm.parameters, scalars=(norm.eps,), parameter_cols=[inner])
-            end = "_".join(["", *[norm.suffix] * bool(norm.suffix), *["channels"] * (at == 1)])
-            yield from (structs.replace(recipe, name=(recipe.name or recipe.template) + end) for recipe in recipes(work))
+            end = "_".join(["", *[norm.suffix] * bool(norm.suffix), *["channels"] * (at != source.ndim - 1)])
+            yield [structs.replace(recipe, name=(recipe.name or recipe.template) + end) for recipe in recipes(work)]
+
+
+def _in_turn(readings: list[list[Recipe]]) -> Iterator[Recipe]:
+    """The best of each reading first, then the second best: one wrong reading must not use up the tries."""
+    for place in range(max(map(len, readings), default=0)):
+        yield from (reading[place] for reading in readings if place < len(reading))
 
 
 @offers("torch.add+torch.nn.functional.layer_norm", "torch.add+torch.nn.functional.rms_norm")

@@ -30,6 +30,14 @@ def path_of(item: Any) -> str:
     return f"{item.__module__}.{item.__qualname__}"
 
 
+def resolve(path: str) -> Any:
+    """What is at a dotted path of torch's (`torch.nn.functional.softmax`, `torch.Tensor.add_`); None where this torch has none."""
+    found: Any = torch
+    for part in path.split(".")[1:]:
+        found = getattr(found, part, None)
+    return found
+
+
 def is_this(item: Any, path: str, source: str) -> bool:
     """Whether a class or function is the captured one: its path, of a user's file its name alone, and its source text.
 
@@ -82,8 +90,8 @@ def state_names(module: torch.nn.Module, functions: bool = False) -> list[str]:
 
 
 def state_of(module: torch.nn.Module, names: list[str], known: frozenset[str]) -> list[Any] | None:
-    """The values of `names`, those that are not plain by their description. None where the module has parameters or buffers
-    besides these."""
+    """The values of `names`, those that are not plain by their description. None where the module lacks one, or has parameters
+    or buffers besides."""
     own = module.__dict__
     parameters, buffers = own["_parameters"], own["_buffers"]
     if not (parameters.keys() <= known and buffers.keys() <= known):
@@ -94,7 +102,9 @@ def state_of(module: torch.nn.Module, names: list[str], known: frozenset[str]) -
         if value is _MISSING:
             value = own.get(name, _MISSING)
             if value is _MISSING:
-                value = buffers.get(name, _MISSING)
+                if name not in buffers:
+                    return None
+                value = buffers[name]
             elif type(value) not in PLAIN:
                 value = described(value)
         values.append(value)

@@ -6,12 +6,14 @@ import contextlib
 import hashlib
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from .callees import resolve
 from .driver import CudaBackend
 from .entry import Backend, Entry, PackageError
 from .operators import register
@@ -35,12 +37,12 @@ class Package:
                         for name in self.manifest["entries"]]
         self.routers: dict[Any, Router] = {}
         """By function of torch."""
-        self.regions: dict[str, Region] = {}
-        """By path of a module class."""
+        self.regions: dict[Any, Region] = {}
+        """By path of a module class, and by the names of what its modules have: some of one class have a weight, others none."""
         self.functions: dict[str, Function] = {}
         """By path of a function of a model's own."""
-        self.parts: dict[str, Part] = {}
-        """By kind of site and paths of its callees."""
+        self.parts: dict[Any, Part] = {}
+        """By kind of site, paths of its callees, and what they have."""
         for entry in self.entries:
             for form in entry.forms:
                 self._add(entry, form)
@@ -51,11 +53,13 @@ class Package:
     def _add(self, entry: Entry, form: dict[str, Any]) -> None:
         kind, _, path = form["function"].rpartition(":")
         if kind == "module":
-            self.regions.setdefault(path, Region(path, form["callees"][0], self.backend)).add(entry, form)
+            key = (path, *form["callees"][0]["state"])
+            self.regions.setdefault(key, Region(path, form["callees"][0], self.backend)).add(entry, form)
         elif kind == "function":
             self.functions.setdefault(path, Function(path, form["callees"][0], self.backend)).router.add(entry, form)
         elif kind:
-            self.parts.setdefault(form["function"], Part(kind, form["callees"], self.backend)).add(entry, form)
+            key = (form["function"], *(tuple(callee["state"]) for callee in form["callees"]))
+            self.parts.setdefault(key, Part(kind, form["callees"], self.backend)).add(entry, form)
         elif (function := resolve(path)) is not None:  # else this torch has no such function, so nothing can call it
             self.routers.setdefault(function, Router(path, function, self.backend)).add(entry, form)
 
@@ -88,6 +92,9 @@ class Package:
             applied = packages_of(module)
             if self not in applied:
                 _weave(module, (*applied, self), module is root or is_root(module))
+            for package in (*applied, self):
+                for part in package.parts.values():
+                    part.meet(type(module))
         return model
 
     def remove(self, model: torch.nn.Module) -> None:
@@ -121,8 +128,10 @@ class Package:
         kernels = [{"operator": entry.operator, "variant": entry.variant, "kernel": entry.kernel, "calls": entry.calls,
                     "fallbacks": self._fallbacks(entry), "canaries": entry.canaries, "disabled": entry.disabled}
                    for entry in self.entries]
-        reports = {router.path: router.report() for _, router in self.all_routers()}
-        return {"kernels": kernels, "fallbacks": {path: reasons for path, reasons in reports.items() if reasons}}
+        reports: dict[str, Counter[str]] = {}
+        for _, router in self.all_routers():
+            reports.setdefault(router.path, Counter()).update(router.report())
+        return {"kernels": kernels, "fallbacks": {path: dict(reasons) for path, reasons in reports.items() if reasons}}
 
     def all_routers(self) -> list[tuple[Callable[..., Any], Router]]:
         """Every router with the function that it may stand in for."""
@@ -137,14 +146,6 @@ class Package:
                 if form.entry is entry:
                     total += form.fallbacks
         return dict(total)
-
-
-def resolve(path: str) -> Any:
-    """The function at a dotted path (`torch.nn.functional.softmax`, `torch.Tensor.add_`); None where this torch has none."""
-    found: Any = torch
-    for part in path.split(".")[1:]:
-        found = getattr(found, part, None)
-    return found
 
 
 def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from .callees import is_this, kind_of, plain_call, state_of
+from .callees import is_this, plain_call, resolve, state_of
 from .entry import Backend, Entry
 from .patterns import pattern_of
 from .regions import ANYTHING, module_with
 from .router import Router
 
+_tracing = torch.compiler.is_dynamo_compiling
 _global_hooks = torch.nn.modules.module._has_any_global_hook
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 Helper = Callable[..., Any]
@@ -61,18 +62,25 @@ class Part:
         self.callees = callees
         self.names = [list(callee["state"]) for callee in callees]
         self.known = [frozenset(names) for names in self.names]
+        functions = [resolve(callee["path"]) if callee["path"].startswith("torch.") else None for callee in callees]
+        self.kinds: list[dict[Any, bool]] = [{function: True} if isinstance(function, FUNCTIONS) else {} for function in functions]
+        """By place: whether a class or a function is what was captured there. Filled as they are met, at `apply` for all modules."""
         self.router = Router(f"{kind}:{','.join(callee['path'] for callee in callees)}", self.alone, backend)
 
     def add(self, entry: Entry, form: dict[str, Any]) -> None:
-        if [list(callee["state"]) for callee in form["callees"]] == self.names:
-            self.router.add(entry, {**form, "positional": [*form["positional"], *[ANYTHING] * len(self.callees)]})
+        self.router.add(entry, {**form, "positional": [*form["positional"], *[ANYTHING] * len(self.callees)]})
 
     def alone(self, *values: Any) -> Any:
         """Never called: an operator that is several in a row runs `by_entry`."""
         raise NotImplementedError(self.router.path)
 
-    def fits(self, callees: tuple[Any, ...]) -> bool:
-        return all(_fits(item, callee) for item, callee in zip(callees, self.callees, strict=True))
+    def meet(self, kind: Any) -> None:
+        for at in range(len(self.kinds)):
+            self.fits(at, kind)
+
+    def fits(self, at: int, kind: Any) -> bool:
+        found = self.kinds[at][kind] = _fits(kind, self.callees[at])
+        return found
 
     def state(self, at: int, item: Any) -> Any:
         """The values of a callee's state, or None where calling it is more than running its class's forward."""
@@ -100,17 +108,14 @@ def by_entry(entry: Entry, tensors: Any) -> Any:
 
 
 def _one_of(path: str, value: Any, arguments: dict[str, Any]) -> Any:
-    from .package import resolve
-
     return resolve(path)(value, **arguments) if path.startswith("torch.") else module_with(path, arguments)(value)
 
 
-def _fits(item: Any, callee: dict[str, Any]) -> bool:
-    from .package import resolve
-
-    if isinstance(item, torch.nn.Module):
-        return is_this(kind_of(item), callee["path"], callee["source"])
-    return callee["path"].startswith("torch.") and getattr(item, "_forge_function", item) is resolve(callee["path"])
+def _fits(kind: Any, callee: dict[str, Any]) -> bool:
+    """kind: a module's class, or a function."""
+    if isinstance(kind, type):
+        return issubclass(kind, torch.nn.Module) and is_this(getattr(kind, "_forge_original", kind), callee["path"], callee["source"])
+    return callee["path"].startswith("torch.") and getattr(kind, "_forge_function", kind) is resolve(callee["path"])
 
 
 def helpers(parts: list[Part], before: dict[str, Helper]) -> dict[str, Helper]:
@@ -138,21 +143,15 @@ def _of_one(parts: list[Part], written: Helper) -> Helper:
         count = len(part.names[0])
         return part.router.standing_in(part.alone, lambda one, other, *rest: written(rest[-1], one, other, *rest[count:-1]))
 
-    routes = [(part, standing(part)) for part in parts]
-    table: dict[Any, tuple[Part, Helper] | None] = {}
-
-    def look(callee: Any, key: Any) -> tuple[Part, Helper] | None:
-        found = table[key] = next(((part, route) for part, route in routes if part.fits((callee,))), None)
-        return found
+    routes = [(part, part.kinds[0], standing(part)) for part in parts]
 
     def helper(callee: Any, one: Any, other: Any, *more: Any) -> Any:
         key = callee if type(callee) in FUNCTIONS else type(callee)
-        found = table[key] if key in table else look(callee, key)
-        if found is not None:
-            part, route = found
-            state = part.state(0, callee)
-            if state is not None:
-                return route(one, other, *state, *more, callee)
+        for part, kinds, route in routes:
+            if kinds[key] if key in kinds else not _tracing() and part.fits(0, key):
+                state = part.state(0, callee)
+                if state is not None:
+                    return route(one, other, *state, *more, callee)
         return written(callee, one, other, *more)
 
     return helper
@@ -160,21 +159,16 @@ def _of_one(parts: list[Part], written: Helper) -> Helper:
 
 def _of_two(parts: list[Part], written: Helper) -> Helper:
     """Sites with two callees and one tensor."""
-    routes = [(part, part.router.standing_in(part.alone, lambda x, *rest: written(rest[-2], rest[-1], x))) for part in parts]
-    table: dict[Any, tuple[Part, Helper] | None] = {}
-
-    def look(outer: Any, inner: Any, key: Any) -> tuple[Part, Helper] | None:
-        found = table[key] = next(((part, route) for part, route in routes if part.fits((outer, inner))), None)
-        return found
+    routes = [(part, *part.kinds, part.router.standing_in(part.alone, lambda x, *rest: written(rest[-2], rest[-1], x))) for part in parts]
 
     def helper(outer: Any, inner: Any, x: Any) -> Any:
-        key = (outer if type(outer) in FUNCTIONS else type(outer), inner if type(inner) in FUNCTIONS else type(inner))
-        found = table[key] if key in table else look(outer, inner, key)
-        if found is not None:
-            part, route = found
-            first, second = part.state(0, outer), part.state(1, inner)
-            if first is not None and second is not None:
-                return route(x, *first, *second, outer, inner)
+        first, second = (outer if type(outer) in FUNCTIONS else type(outer)), (inner if type(inner) in FUNCTIONS else type(inner))
+        for part, outers, inners, route in routes:
+            if ((outers[first] if first in outers else not _tracing() and part.fits(0, first))
+                    and (inners[second] if second in inners else not _tracing() and part.fits(1, second))):
+                states = part.state(0, outer), part.state(1, inner)
+                if states[0] is not None and states[1] is not None:
+                    return route(x, *states[0], *states[1], outer, inner)
         return written(outer, inner, x)
 
     return helper

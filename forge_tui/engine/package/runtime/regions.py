@@ -28,8 +28,7 @@ class Region:
         self.router = Router(path, self.alone, backend)
 
     def add(self, entry: Entry, form: dict[str, Any]) -> None:
-        if list(form["callees"][0]["state"]) == self.names:
-            self.router.add(entry, {**form, "positional": [*form["positional"], ANYTHING]})
+        self.router.add(entry, {**form, "positional": [*form["positional"], ANYTHING]})
 
     def matches(self, kind: type) -> bool:
         return is_this(kind, self.path, self.source)
@@ -49,8 +48,9 @@ class Region:
             if kwargs or module.training:
                 return forward(module, *args, **kwargs)
             if tracing():
-                return route(*args, *[getattr(module, name, _MISSING) for name in names], module)
-            state = state_of(module, names, known)
+                state = [getattr(module, name, _MISSING) for name in names] if all([hasattr(module, name) for name in names]) else None
+            else:
+                state = state_of(module, names, known)
             return forward(module, *args) if state is None else route(*args, *state, module)
 
         return routed

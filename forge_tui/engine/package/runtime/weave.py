@@ -10,6 +10,7 @@ alone, which no namespace holds, and only by packages that have kernels for thos
 
 from __future__ import annotations
 
+import copyreg
 import dis
 import sys
 import types
@@ -39,7 +40,7 @@ def packages_of(module: torch.nn.Module) -> tuple[Any, ...]:
 
 
 def set_class(module: torch.nn.Module, kind: type) -> None:
-    """Change a module's class; a forged one hides its own from plain assignment."""
+    """Change a module's class, whatever the class says of `__class__`."""
     object.__dict__["__class__"].__set__(module, kind)  # type: ignore[attr-defined]
 
 
@@ -93,8 +94,7 @@ class Weaver:
         if not members and not root:
             return None  # the root's class changes all the same: it is what says which packages are applied
         members |= {"__module__": original.__module__, "__qualname__": original.__qualname__, "__doc__": original.__doc__,
-                    "_forge_original": original, "_forge_packages": self._packages, "_forge_root": root, "__reduce_ex__": _reduce,
-                    "__class__": property(lambda module: original)}  # as pickle and repr see it
+                    "_forge_original": original, "_forge_packages": self._packages, "_forge_root": root, "__reduce_ex__": _reduce}
         return type(original)(original.__name__, (original,), members)
 
     def _replaced(self, value: Any) -> bool:
@@ -233,13 +233,15 @@ class _Held:
 
 def _reduce(module: torch.nn.Module, protocol: int) -> Any:
     """Copies and pickles are of the original class."""
-    original = original_class(module)
+    original, forged = original_class(module), type(module)
     reduced = original.__reduce_ex__(module, protocol)  # type: ignore[arg-type]
-    if isinstance(reduced, tuple):
-        forged = type(module)
-        arguments = tuple(original if value is forged else value for value in reduced[1])
-        reduced = (original if reduced[0] is forged else reduced[0], arguments, *reduced[2:])
-    return reduced
+    if not isinstance(reduced, tuple):
+        return reduced
+    if reduced[0] is copyreg.__newobj__ and reduced[1] == (forged,):  # type: ignore[attr-defined]
+        # pickle refuses this function for a class that is not the object's own; the same, as protocol 1 says it
+        return (copyreg._reconstructor, (original, object, None), *reduced[2:])  # type: ignore[attr-defined]
+    arguments = tuple(original if value is forged else value for value in reduced[1])
+    return (original if reduced[0] is forged else reduced[0], arguments, *reduced[2:])
 
 
 def _proxies(substitutes: Substitutes) -> dict[types.ModuleType, types.ModuleType]:
