@@ -19,6 +19,7 @@ from forge_tui.engine.inputs import ModelInput
 from forge_tui.engine.operators import lookup, materialize, tensor_spec
 from forge_tui.engine.samples import load_sample
 from forge_tui.engine.sources import LoadedModel
+from forge_tui.specs import short_name
 from forge_tui.store.paths import ProjectPaths
 from forge_tui.store.project import DeviceConfig, InputsConfig, ModelConfig, ProjectConfig
 
@@ -150,8 +151,12 @@ def test_small_llama_with_eager_attention() -> None:
     assert softmax.call.arguments["input"].dtype == "bfloat16"
     norm = next(item for item in cards.variants if item.operator.endswith("LlamaRMSNorm"))
     assert norm.offered and norm.calls == 2 * 2 + 1
-    assert {item.reason for item in cards.variants if not item.offered} == {"inside LlamaRMSNorm, which is offered whole"}
-    assert all(item.key in norm.covers for item in cards.variants if not item.offered)
+    regions = [item for item in cards.variants if item.covers]
+    assert {item.taken_by for item in cards.variants if not item.offered} <= {short_name(item.operator) for item in regions}
+    inner = {key for item in regions for key in item.covers}
+    assert all(item.key in inner and not item.open_calls for item in cards.variants if not item.offered)
+    summed = next(item for item in regions if item.operator.startswith("torch.add+"))
+    assert norm.inside == summed.calls == 2, "the first norm of a layer is not a sum's"
 
 
 def test_small_resnet_in_channels_last() -> None:

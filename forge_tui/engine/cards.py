@@ -96,6 +96,8 @@ class Variant(Struct, frozen=True):
     """Why not: `a view moves no data`, `random`, `already at the floor`, ..."""
     inside: int = 0
     """Of `calls`: those that regions which are offered make. A kernel of the region's takes them."""
+    taken_by: str = ""
+    """The region that makes all of them, if one does: such a variant is not offered, but may be asked for by name."""
 
     @property
     def open_calls(self) -> int:

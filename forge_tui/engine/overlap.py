@@ -44,7 +44,7 @@ def _settled(variant: Variant, left: int, taken_by: str, refused: bool) -> Varia
     inside = variant.calls - left
     if left or not variant.offered:
         return msgspec.structs.replace(variant, inside=inside)
-    return msgspec.structs.replace(variant, inside=inside, offered=False, reason=f"inside {taken_by}, which is offered whole")
+    return msgspec.structs.replace(variant, inside=inside, taken_by=taken_by, offered=False, reason=f"inside {taken_by}, which is offered whole")
 
 
 def _calls_inside(region: Variant) -> float:

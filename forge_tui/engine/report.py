@@ -57,7 +57,7 @@ def _status(cards: OperatorFile, variant: Variant, operator: OperatorState | Non
             state: RunState) -> tuple[Literal["won", "no_gain", "failed", "skipped", "pending", "verified"], str]:
     if operator is not None and operator.done is not None:
         return operator.done.status, operator.done.reason
-    if not variant.offered:
+    if not variant.offered and variant.key not in state.selected:
         return "skipped", variant.reason
     if operator is None or variant.key not in state.selected and not operator.tree.nodes:
         if not state.selected:

@@ -6,6 +6,8 @@ import difflib
 import fnmatch
 from collections.abc import Sequence
 
+import msgspec
+
 from forge_tui.engine.cards import OperatorFile, Variant
 from forge_tui.errors import ProjectError
 from forge_tui.specs import short_name
@@ -29,6 +31,8 @@ def select_variants(cards: OperatorFile, patterns: Sequence[str]) -> list[Varian
         if not matching:
             raise ProjectError(f"`{pattern}` names no operator of this model", where="--ops", cure=_nearest(cards, pattern))
         offered = [variant for variant in matching if variant.offered]
+        if not offered:  # those that are only left to a region are worked on when they are asked for
+            offered = [msgspec.structs.replace(variant, offered=True, inside=0) for variant in matching if variant.taken_by]
         if not offered:
             raise ProjectError(f"`{pattern}` names only operators that no kernel may replace: {matching[0].reason}",
                                where="--ops", cure="`forge-tui show` lists those that can be")
