@@ -84,6 +84,9 @@ CASES = [
     Planted("two lanes write one word in turn", "race",
             HEAD + INDEX + "  __shared__ float s; if (t == 0) s = input[i];\n  @\n  if (t == 1) s = input[i] + 5;  // here\n"
             "  __syncthreads(); out[i] = s; }", "", "__syncwarp();"),
+    Planted("a lane reads its neighbour's word", "race",
+            HEAD + INDEX + "  __shared__ float s[64]; s[t] = input[i];\n  @\n  out[i] = s[t ^ 1];  // here\n}", "", "__syncwarp();",
+            says="another lane of the warp"),
     Planted("tree reduction without a barrier", "race",
             HEAD + INDEX + "  __shared__ float s[128]; s[t] = input[i]; __syncthreads();\n  for (int o = 64; o; o >>= 1) { if (t < o)\n    s[t] += s[t + o];  // here\n @ }\n"
             "  __syncthreads(); out[i] = s[0]; }", "if (o < 8) __syncwarp();", "__syncthreads();", block=128, grid=1),

@@ -111,6 +111,7 @@ class SharedShadow:
         if self.writer is not None:
             self.flush()
             self.races(word, mask, "reads shared memory that another warp wrote without a barrier between", line, reads=False)
+            self.races_in_warp(word, mask, line)
             self.enter_read(word, mask)
         else:
             self.pending.append((word, 0, mask))
@@ -165,6 +166,18 @@ class SharedShadow:
             bad &= self.spread(changes, active, shape)      # type: ignore[arg-type]
         if bad.any():
             self.fault("race", what, bad, active, shape, line)
+
+    def races_in_warp(self, word: Index, mask: Mask, line: int | None) -> None:
+        """Fault if another lane of the reader's own warp wrote these granules and the warp has not met since."""
+        assert self.writer is not None
+        width = self.width(word, mask, self.writer, self.epoch, self.syncs)
+        if width > 1:
+            self.unfold_races()
+        index, active, shape = self.lanes(word, mask, width)
+        old = self.writer.reshape(-1)[index]
+        bad = self.same_warp(old, index, self.spread(self.warp, active, shape), active, shape)
+        if bad.any():
+            self.fault("race", "reads shared memory that another lane of the warp wrote with no __syncwarp() between", bad, active, shape, line)
 
     def same_warp(self, old: NDArray[np.int32], index: Index, warp: NDArray[np.int32], active: NDArray[np.bool_] | None,
                   shape: tuple[int, int]) -> NDArray[np.bool_]:
