@@ -97,8 +97,9 @@ class CheckReport(Struct, frozen=True):
 
 
 def check_file(text: str, filename: str, spec: str = "", wanted: dict[str, int] | None = None,
-               progress: Callable[[str], None] = lambda text: None) -> CheckReport:
-    """Check a kernel file. spec: of `--inputs`. wanted: some of its tunables; the first setting that has them is taken.
+               progress: Callable[[str], None] = lambda text: None, orders: tuple[str, ...] = ORDERS) -> CheckReport:
+    """Check a kernel file. spec: of `--inputs`. wanted: some of its tunables; the first setting that has them is taken. orders: of
+    warps, `in step` first.
 
     Raises ProjectError where spec or setting is wrong, MissingEnvironment where there is no compiler. A file that is refused is a report.
     """
@@ -114,7 +115,7 @@ def check_file(text: str, filename: str, spec: str = "", wanted: dict[str, int] 
         return CheckReport(filename, "", "refused", str(error))
     about = CheckReport(filename, file.plan.operator, "clean", "", dict(described(chosen.call)), chosen.by, settings, len(points))
     checking = _Checking(target, program, chosen, progress)
-    report = checking.run(about)
+    report = checking.run(about, orders)
     return _replace(report, checked_s=round(time.monotonic() - begun, 3))
 
 
@@ -148,13 +149,13 @@ class _Checking:
         except NoReference:
             return None
 
-    def run(self, about: CheckReport) -> CheckReport:
+    def run(self, about: CheckReport, orders: tuple[str, ...]) -> CheckReport:
         try:
             image = self.target.build(self.program)
         except CandidateFault as fault:
             found = self.found(fault, "")
             return _replace(about, status="no_build", sentence="does not compile", faults=(found,), log=fault.message)
-        for order in ORDERS:
+        for order in orders:
             self.progress(f"running, {order}")
             self.runs.append(self.one(order, image))
             if self.runs[0].outcome == "fault":
