@@ -191,6 +191,8 @@ class Growing:
         self._lock = ProjectLock(self.paths)
         self._pending: list[events.AnyEvent] = []
         self._number = 0
+        self.judged = ""
+        """The latest candidate that has a verdict."""
 
     def __enter__(self) -> Growing:
         self._lock.__enter__()
@@ -216,5 +218,8 @@ class Growing:
         if not self._pending:
             self._number += 1
             self._pending = candidate(self._key, self._number, self._number // 2 or None, time.time())
-        self._journal.append(events.encode(msgspec.structs.replace(self._pending.pop(0), at=time.time(), **changes)))
+        event = msgspec.structs.replace(self._pending.pop(0), at=time.time(), **changes)
+        self._journal.append(events.encode(event))
+        if isinstance(event, events.Judged):
+            self.judged = event.node
         self.events += 1

@@ -28,6 +28,7 @@ import pyte
 
 from benchmarks.results import header, write
 from benchmarks.screen_projects import Growing, launcher_home, many_nodes_project, many_rows_project
+from forge_tui.engine.providers.live import LiveReplies
 
 COLUMNS, LINES = 120, 40
 QUIET_S = 1.0
@@ -249,16 +250,20 @@ def measure_open(scratch: Path, repeats: int) -> dict[str, Any]:
     """From Enter in the launcher to the operators of the 5,000-node project, its journal read anew."""
     home = scratch / "open-home"
     root = many_nodes_project(scratch / "open", 5_000)
-    times = []
+    times, cpu = [], []
     for _ in range(repeats):
         with terminal(home=home, cwd=root.parent) as app:
             app.until("1 of 1")
             app.quiet()
-            begun = time.monotonic()
+            begun, before = time.monotonic(), app.cpu_s()
             os.write(app.handle, b"\r")
             app.until("softmax [")
             times.append(time.monotonic() - begun)
-    return {"enter_to_operators_ms": round(statistics.median(times) * 1e3)}
+            cpu.append(app.cpu_s() - before)
+    return {
+        "enter_to_operators_ms": round(statistics.median(times) * 1e3),
+        "enter_to_operators_cpu_ms": round(statistics.median(cpu) * 1e3),
+    }
 
 
 def _keys(app: Terminal, repeats: int) -> dict[str, Any]:
@@ -296,6 +301,59 @@ def measure_live(scratch: Path, seconds: float) -> dict[str, Any]:
     return found
 
 
+def measure_reasoning(scratch: Path, seconds: float) -> dict[str, Any]:
+    """A reply of 500 bytes each quarter of a second (some 500 tokens a second), followed on the kernel bench."""
+    growing = Growing(scratch / "live-reasoning")
+    with growing, terminal(str(growing.root), home=scratch / "live-home", cwd=scratch) as app:
+        app.until("softmax")
+        growing.step()
+        app.read(SETTLE_S)
+        app.press(b"\r")
+        app.press(b"6")
+        live, ask = LiveReplies(growing.paths.replies), growing.asked.replace("/", "-")
+        live.begun(ask)
+        begun, total, written = time.monotonic(), 0, 0
+        while time.monotonic() - begun < seconds:
+            words = f"the rows of block {written} are short, so a warp each and no shared memory; "
+            text = (words * 7)[:480] + f"\n\nthought {written}\n"
+            live.came(ask, text, True)
+            written += len(text)
+            total += app.read(0.25)
+        elapsed = time.monotonic() - begun
+        app.until(text.split("\n\n")[1].strip())
+        return {"bytes_per_s": round(total / elapsed), "written_bytes_per_s": round(written / elapsed)}
+
+
+def measure_stall(scratch: Path, seconds: float) -> dict[str, Any]:
+    """A terminal that reads nothing for so long, while keys pile up and a run goes on at 4 events a second."""
+    growing = Growing(scratch / "stall")
+    with growing, terminal(str(growing.root), home=scratch / "live-home", cwd=scratch) as app:
+        app.until("softmax")
+        growing.step()
+        app.read(SETTLE_S)
+        app.press(b"\r")
+        before, begun, slowest = growing.events, time.monotonic(), 0.0
+        os.write(app.handle, b"\x1b[6~\x1b[5~" * 300)
+        while time.monotonic() - begun < seconds:
+            step = time.monotonic()
+            growing.step()
+            slowest = max(slowest, time.monotonic() - step)
+            time.sleep(0.25)
+        while growing.asked != growing.judged:
+            growing.step()
+        stalled = time.monotonic() - begun
+        tried = int(growing.judged.rpartition("/")[2])
+        recovered = app.until(f"{tried} tried")
+        app.press(b"g")
+        return {
+            "stalled_s": round(stalled),
+            "events_meanwhile": growing.events - before,
+            "slowest_event_ms": round(slowest * 1e3),
+            "up_to_date_again_s": round(recovered, 2),
+            "memory_kb": app.memory_kb(),
+        }
+
+
 def measure_ends(scratch: Path) -> dict[str, Any]:
     """Exit codes, and whether the terminal was given back."""
     root = many_nodes_project(scratch / "ends", 3)
@@ -319,6 +377,7 @@ def measure_ends(scratch: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--stall", type=float, default=60.0, help="seconds for which a terminal reads nothing")
     parser.add_argument(
         "--output", type=Path, default=Path(__file__).parent / f"results/screens-{COLUMNS}x{LINES}.json"
     )
@@ -331,6 +390,8 @@ def main() -> None:
             "tree_5000": measure_tree(scratch, options.repeats),
             "open_5000": measure_open(scratch, options.repeats),
             "live": measure_live(scratch, 10.0),
+            "reasoning": measure_reasoning(scratch, 10.0),
+            "stalled_reader": measure_stall(scratch, options.stall),
             "ends": measure_ends(scratch),
         }
     document = {**header("screens"), "terminal": f"{COLUMNS}x{LINES}, truecolor", **body}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.screen_projects import Growing, doctor_cache, launcher_home, many_nodes_project, many_rows_project
-from benchmarks.screens import KEY_QUIET_S, LINES, SETTLE_S, Terminal, terminal
+from benchmarks.screens import KEY_QUIET_S, LINES, SETTLE_S, Terminal, measure_reasoning, measure_stall, terminal
 
 COLOURS = re.compile(rb"\x1b\[[\d;]*?(?:[34][0-7]|9[0-7]|10[0-7]|[34]8;[25][\d;]*)m")
 
@@ -130,6 +130,19 @@ def test_a_terminal_that_reads_nothing_does_not_keep_the_app(tmp_path: Path, hom
         while (ended := os.waitpid(app.pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
             time.sleep(0.1)
         assert ended[0] and os.waitstatus_to_exitcode(ended[1]) == 143
+
+
+@pytest.mark.parametrize("seconds", [3.0, pytest.param(60.0, marks=pytest.mark.slow)])
+def test_a_terminal_that_stops_reading_for_a_while_costs_no_event_and_catches_up(
+    tmp_path: Path, home: Path, seconds: float
+) -> None:
+    found = measure_stall(tmp_path, seconds)
+    assert found["events_meanwhile"] >= 2 * seconds and found["memory_kb"] <= 90_000
+
+
+def test_a_reply_that_streams_costs_at_most_40_kb_a_second(tmp_path: Path, home: Path) -> None:
+    found = measure_reasoning(tmp_path, 4.0)
+    assert 0 < found["bytes_per_s"] <= 40_000 * max(1.0, found["written_bytes_per_s"] / 2_000)
 
 
 @pytest.mark.parametrize("how", ["kill", "close"])

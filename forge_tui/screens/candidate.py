@@ -91,10 +91,15 @@ def _checks(verdict: Verdict, width: int) -> list[Line]:
 
 
 def timing_lines(
-    verdict: Verdict | None, points: tuple[Point, ...], variant: Variant | None, cards: OperatorFile | None, width: int
+    verdict: Verdict | None,
+    points: tuple[Point, ...],
+    variant: Variant | None,
+    cards: OperatorFile | None,
+    width: int,
+    shapes: list[Line] | None = None,
 ) -> list[Line]:
     """Time with its interval, where it stands between eager and the floor, and every tuning point. points: of the first
-    verdict, since a confirmation times the winner alone."""
+    verdict, since a confirmation times the winner alone. shapes: the same kernel over the operator's other shapes."""
     if verdict is None or verdict.timing is None:
         return wrapped("not timed: only what passes every check is", width)
     timing = verdict.timing
@@ -122,7 +127,8 @@ def timing_lines(
         lines += [(), (("settings  ", "forge-muted"), (settings, ""))]
     for note in timing.notes:
         lines += wrapped(note, width, "warning")
-    return lines + [(), *heat_table(points), (), *_points(points, width)]
+    heat = heat_table(points)
+    return lines + (shapes or []) + ([(), *heat] if heat else []) + [(), *_points(points, width)]
 
 
 def _interval(interval: tuple[float, float], us: float) -> Line:

@@ -7,6 +7,7 @@ from forge_tui.screens.candidate import profile_lines, timing_lines, verdict_lin
 from forge_tui.screens.code import highlighted, numbered, side_by_side, unified
 from forge_tui.screens.livetext import LiveText
 from forge_tui.screens.markdown import rendered
+from forge_tui.screens.shapes import shape_lines
 from forge_tui.screens.watch import ProjectWatch
 from forge_tui.screens.widgets.lines import wrapped
 from forge_tui.screens.widgets.paint import Line
@@ -40,12 +41,14 @@ class CandidateTexts:
     def _timing_lines(self, node: Node, width: int) -> list[Line]:
         cards = self.project.cards
         first = self.project.judged(node)
+        shapes = shape_lines(self.project, node, self.variant)
         return timing_lines(
             self.project.verdict(node),
             first.points if first else (),
             cards.find(self.variant) if cards else None,
             cards,
             width,
+            shapes,
         )
 
     def _profile_lines(self, node: Node, width: int) -> list[Line]:

@@ -18,7 +18,7 @@ from forge_tui.screens.widgets.table import Cell, Column, Row, Table
 from forge_tui.screens.words import microseconds, short, speedup
 
 COLUMNS = (
-    Column("kernel for", 22),
+    Column("kernel for", 28),
     Column("speed-up", 8, "right", drop=1),
     Column("time", 9, "right", drop=2),
     Column("why", 0),

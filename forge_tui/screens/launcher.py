@@ -26,7 +26,7 @@ from forge_tui.store.paths import ProjectPaths
 from forge_tui.store.recent import recent_projects, remember
 
 COLUMNS = (
-    Column("project", 0),
+    Column("project", 0, most=48),
     Column("state", 13),
     Column("operators", 9, "right", drop=1),
     Column("best", 7, "right", drop=4),

@@ -14,7 +14,7 @@ from forge_tui.screens.widgets.table import Cell, Column, Row
 from forge_tui.screens.words import TOKENS, bar, microseconds, short, speedup, state
 
 COLUMNS = (
-    Column("operator", 0),
+    Column("operator", 0, most=56),
     Column("calls", 5, "right", drop=7),
     Column("share", 10, drop=2),
     Column("eager", 12, "right", drop=5),
@@ -133,6 +133,14 @@ class OperatorRows:
         if self.modelled:
             found |= {SAVES}
         return frozenset(found)
+
+    def share_of(self, *statuses: str) -> list[float]:
+        """Shares of the offered variants that are in one of these states."""
+        return [
+            self._share(entry.variant)
+            for entry in self._entries.values()
+            if entry.variant.offered and entry.status in statuses
+        ]
 
     def _share(self, variant: Variant) -> float:
         """As `OperatorFile.share`, which sums anew each time."""

@@ -11,12 +11,11 @@ from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.widgets import Static
 
-from forge_tui.engine.control import request_pause, request_stop
-from forge_tui.errors import ForgeError
-from forge_tui.screens.base import FindLine, ForgeScreen
+from forge_tui.screens.base import FindLine
 from forge_tui.screens.dialogs import Choose
 from forge_tui.screens.operatorcard import card_lines, group_lines
-from forge_tui.screens.operatorrows import COLUMNS, GROUP, Entry, OperatorRows
+from forge_tui.screens.operatorrows import COLUMNS, GROUP
+from forge_tui.screens.runs import RunActions
 from forge_tui.screens.watch import ProjectWatch
 from forge_tui.screens.widgets.keybar import KeyBar
 from forge_tui.screens.widgets.lines import LineView
@@ -26,11 +25,13 @@ from forge_tui.screens.words import clock, money, state
 
 DESCRIBE_S = 0.05
 LOG_LINES = 60
+WORTH_MORE = 0.1
+"""Share of the time without a kernel from which another writer is proposed."""
 CARD_S = 1.0
 """The card under a cursor that rests follows the run so often: it is most of what changes on the screen."""
 
 
-class OperatorBench(ForgeScreen):
+class OperatorBench(RunActions):
     """One project."""
 
     NAME = "operators"
@@ -76,6 +77,14 @@ class OperatorBench(ForgeScreen):
             id="operators.mark_all",
         ),
         Binding("R", "retry", "retry", show=False, tooltip="try the failed operators again", id="operators.retry"),
+        Binding(
+            "w",
+            "writer",
+            "writer",
+            show=False,
+            tooltip="who writes the kernels of the runs that are started here",
+            id="operators.writer",
+        ),
         Binding("o", "sort", "sort", tooltip="choose the column to sort by", id="operators.sort"),
         Binding("O", "reverse", "reverse", show=False, tooltip="turn the order round", id="operators.reverse"),
         Binding("i", "card", "card", show=False, tooltip="show or hide the card", id="operators.card"),
@@ -95,9 +104,7 @@ class OperatorBench(ForgeScreen):
     """
 
     def __init__(self, watch: ProjectWatch) -> None:
-        super().__init__()
-        self.project = watch
-        self._rows = OperatorRows(watch)
+        super().__init__(watch)
         self._wanted = ""
         self._described = 0.0
         self._card_stale = True
@@ -160,12 +167,7 @@ class OperatorBench(ForgeScreen):
         """The queue and who holds the device."""
         holder = self.project.holder
         if holder is None:
-            waiting = len(self.project.state.selected) and self.project.status
-            return (
-                "nothing runs: f forges, F forges all"
-                if not waiting or waiting == "done"
-                else f"{waiting}: f or F goes on"
-            )
+            return self._next_step()
         flight = self.project.in_flight()
         judged = [node for node in flight if node.kernel]
         lines = [f"process {holder.pid} on {holder.host}"]
@@ -179,6 +181,21 @@ class OperatorBench(ForgeScreen):
             if (found := self.project.state.operators.get(key)) and found.done is None and not found.tree.nodes
         ]
         return "\n".join([*lines, f"{len(queued)} operators queued"] if queued else lines)
+
+    def _next_step(self) -> str:
+        """Where nothing runs: the key that goes on from here."""
+        status, run = self.project.status, self.project.state
+        if self.project.cards is None:
+            return "nothing captured yet\nF captures the model and forges"
+        if not run.selected:
+            return "captured; nothing was forged yet\nF forges all, f this operator"
+        if status != "done":
+            return f"{status}: F goes on"
+        left = sum(self._rows.share_of("skipped", "failed"))
+        lines = ["done: r shows the results, x there exports"]
+        if left >= WORTH_MORE:
+            lines.append(f"{left:.0%} of the time has no kernel: w chooses another writer")
+        return "\n".join(lines)
 
     def _describe(self) -> None:
         self._described, self._card_stale = time.monotonic(), False
@@ -244,74 +261,6 @@ class OperatorBench(ForgeScreen):
         able = {key for key in table.keys if any(entry.variant.offered for entry in self._rows.variants_of(key))}
         table.marked = set() if able <= table.marked else able
         table.refresh()
-
-    def _chosen_entries(self) -> list[Entry]:
-        table = self.query_one("#operators", Table)
-        keys = [key for key in table.keys if key in table.marked] or [table.key or ""]
-        return list({entry.variant.key: entry for key in keys for entry in self._rows.variants_of(key)}.values())
-
-    def action_forge(self) -> None:
-        entries = self._chosen_entries()
-        able = [entry for entry in entries if entry.variant.offered]
-        if entries and not able:
-            self.notify(entries[0].variant.reason, title="Cannot be forged")
-        elif not entries and self.project.cards is not None:
-            self.notify("no operator is under the cursor", title="Nothing to forge")
-        else:
-            self._start(
-                able, f"forging {len(able)} operator{'s' * (len(able) != 1)}" if able else "capturing and forging"
-            )
-
-    def action_forge_all(self) -> None:
-        self._start([], "forging all, most recoverable time first")
-
-    def action_retry(self) -> None:
-        failed = [
-            entry
-            for key in self.project.state.operators
-            if (entry := self._rows.entry(key)) and entry.status == "failed"
-        ]
-        if not failed:
-            self.notify("no operator has failed", title="Nothing to retry")
-            return
-        self._start(failed, f"trying {len(failed)} failed operators again")
-
-    def _start(self, entries: list[Entry], what: str) -> None:
-        if self.project.running:
-            self.notify(f"{self.project.holder} holds this project; s stops it", title="Already running")
-            return
-        options = [word for entry in entries for word in ("--ops", entry.variant.key)]
-        had = max((len(entry.operator.tree.nodes) for entry in entries if entry.operator), default=0)
-        planned = self.project.config.search.iterations if self.project.config else 0
-        if entries and planned and had >= planned:  # the search had its tries: give it as many again
-            options += ["--iterations", str(had + planned)]
-        self.query_one("#operators", Table).marked.clear()
-        self.app.start_engine(self.project, tuple(options), what)  # type: ignore[attr-defined]
-
-    def action_stop(self) -> None:
-        try:
-            holder = request_stop(self.project.paths)
-        except (ForgeError, OSError) as error:
-            self.notify(str(error), title="Cannot be stopped", severity="error")
-            return
-        if holder is None:
-            self.notify("no run holds this project; f starts one", title="Nothing to stop")
-        else:
-            self.notify(f"{holder} saves and ends; f goes on from there", title="Stopping")
-
-    def action_pause(self) -> None:
-        wanted = not self.project.paused
-        try:
-            holder = request_pause(self.project.paths, wanted)
-        except (ForgeError, OSError) as error:
-            self.notify(str(error), title="Cannot be paused", severity="error")
-            return
-        if holder is None:
-            self.notify("no run holds this project; f starts one", title="Nothing to pause")
-        elif wanted:
-            self.notify("what is in flight is judged, nothing new is asked for; P goes on", title="Paused")
-        else:
-            self.notify(f"{holder} goes on", title="Going on")
 
     def action_results(self) -> None:
         from forge_tui.screens.results import Results

@@ -24,7 +24,7 @@ from forge_tui.screens.widgets.table import Cell, Column, Row, Table
 from forge_tui.screens.words import TOKENS, microseconds, money, short, speedup, state
 
 COLUMNS = (
-    Column("operator", 0),
+    Column("operator", 0, most=56),
     Column("calls", 5, "right", drop=3),
     Column("before", 9, "right", drop=2),
     Column("after", 9, "right"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import tomllib
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -87,6 +90,12 @@ class ProjectWatch:
     def _read_journal(self) -> None:
         """In pieces, and without what is only looked at one candidate at a time: a long run would fill the memory."""
         where = str(self.paths.journal)
+        with collected_later():
+            self._fold_journal(where)
+        while self._recent:
+            self._word(self._recent.popleft())
+
+    def _fold_journal(self, where: str) -> None:
         while payloads := self._reader.poll(CHUNK_BYTES):
             if self._reader.restarts != self._restarts:
                 self._restarts = self._reader.restarts
@@ -102,8 +111,6 @@ class ProjectWatch:
                 at += record_span(payload)
                 self.state.apply(event)
                 self._recent.append(event)
-        while self._recent:
-            self._word(self._recent.popleft())
 
     def judged(self, node: Node) -> Verdict | None:
         """The whole first verdict on a node, read anew from the journal; None before there is one."""
@@ -194,6 +201,18 @@ class ProjectWatch:
         left = sum(max(0, run.iterations - operator.tried) for operator in chosen if operator.done is None)
         tried = sum(state.judged.values())
         return left * state.elapsed_s / tried if tried and left else None
+
+
+@contextmanager
+def collected_later() -> Iterator[None]:
+    """No garbage collection meanwhile: all that is made of a long journal is kept, and each pass looks through it again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _slim(verdict: Verdict) -> Verdict:

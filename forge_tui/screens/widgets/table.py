@@ -29,12 +29,15 @@ WHEEL_ROWS = 3
 
 @dataclass(frozen=True)
 class Column:
-    """One column. `width` in cells; 0: takes what is left. `drop`: the highest is hidden first when room is short."""
+    """One column. `width` in cells; 0: takes what is left, `most` cells at the most. `drop`: the highest is hidden first
+    when room is short."""
 
     title: str
     width: int
     align: Literal["left", "right"] = "left"
     drop: int = 0
+    most: int = 0
+    """0: no limit. On a wide terminal figures stay near the name that they are of."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +272,7 @@ def widths(columns: tuple[Column, ...], width: int, hidden: frozenset[int] = fro
             break
         shown.remove(max(droppable, key=lambda index: columns[index].drop))
     left = max(1, width - fixed)
-    return [(column.width or left) if index in shown else 0 for index, column in enumerate(columns)]
+    return [(column.width or min(left, column.most or left)) if index in shown else 0 for index, column in enumerate(columns)]
 
 
 def _meetings(columns: list[Column]) -> int:
