@@ -19,10 +19,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import structs
 
 from benchmarks.results import FOLDER, header, store, write
 from forge_tui.cuda.target import Target, open_target
@@ -79,15 +81,28 @@ def on_target(item: Sample, target: Target) -> dict[str, torch.Tensor]:
     return {name: to_device(tensor, "cuda") if target.kind == "cuda" else tensor for name, tensor in item.tensors.items()}
 
 
-def judged(item: Sample, number: int, target: Target, seed: int | None = None) -> tuple[str, Verdict] | None:
-    """The verdict on one of the kernels that take the call, in turn by `number`; None where none does."""
+def recorded_on(item: Sample, target: Target) -> Sample:
+    """The call as capture would record it there: eager's results may lie otherwise on a GPU than on the CPU."""
+    if target.kind == "host":
+        return item
+    results = eager(item.call, on_target(item, target))
+    outputs = tuple(structs.replace(spec, shape=tuple(result.shape), stride=tuple(result.stride()))
+                    for spec, result in zip(item.call.outputs, results, strict=True))
+    return replace(item, call=structs.replace(item.call, outputs=outputs))
+
+
+def judged(item: Sample, number: int, target: Target, first: Verdict | None = None) -> tuple[str, Verdict] | None:
+    """The verdict on one of the kernels that take the call, in turn by `number`; None where none does. first: the verdict to
+    repeat, from its seed and at its setting, which on a GPU was chosen by time."""
+    item = recorded_on(item, target)
     fitting = [kernel for kernel in kernels_for(item.call)
                if not parse(kernel.text, f"{kernel.name}.cu").refusal(item.call, target.facts)]
     if not fitting:
         return None
     kernel = fitting[number % len(fitting)]
     return kernel.name, judge_text(kernel.text, f"{kernel.name}.cu", variant_of(item), [on_target(item, target)], target,
-                                   seed=seed, options=OPTIONS)
+                                   seed=first.seed if first else None, options=OPTIONS,
+                                   settings=dict(first.settings) if first and target.kind == "cuda" else None)
 
 
 def refusals(target: Target, seconds: float, tell: Tell) -> dict[str, Any]:
@@ -172,7 +187,7 @@ def repeats(target: Target, tell: Tell) -> dict[str, Any]:
         first = judged(item, number, target)
         if first is None or first[1].outcome == "skipped":
             continue
-        again = judged(item, number, target, first[1].seed)
+        again = judged(item, number, target, first[1])
         count += 1
         checks += len(first[1].checks)
         if said(first[1]) != said(again[1]):  # type: ignore[index]

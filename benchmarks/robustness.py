@@ -77,7 +77,7 @@ def run(
     counts = {name: Count() for name in (*DISTURBANCES, "honest")}
     with tempfile.TemporaryDirectory(prefix="forge-robustness-") as folder:
         paths, key = _project(Path(folder))
-        options = JudgeOptions(tune_points=1, repeats=1, launch_deadline_s=1.0)
+        options = JudgeOptions(tune_points=1, repeats=1, launch_deadline_s=1.0, time=False)
         with JudgeClient(paths, device, options=options) as client:
             assert client.welcome is not None
             begin = time.monotonic()

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -205,3 +206,26 @@ def test_a_worker_whose_device_is_lost_is_replaced_before_the_next_kernel(projec
             assert client.judge(key, HONEST, "honest.cu").verified
             assert worker_pid(client) != pid
         assert client.statistics()["workers started"] == 3 and len(notes) == 2
+
+
+def test_a_spare_takes_the_place_of_a_lost_worker(project: tuple[ProjectPaths, Variant]) -> None:
+    key = project[1].key
+    command = [sys.executable, str(Path(__file__).with_name("losing_server.py")), str(project[0].root)]
+    with JudgeClient(project[0], "host", command=command, spares=1) as client:
+        for _ in range(2):
+            spare = wait_for(lambda: next(iter(client._spares), None))
+            assert spare.alive and spare.pid not in client.pids()
+            assert client.judge(key, WILD, "wild.cu").fault == "out_of_bounds"
+            assert client.judge(key, HONEST, "honest.cu").verified
+            assert client.pids() == [spare.pid]
+        last = wait_for(lambda: next(iter(client._spares), None))
+    assert not last.alive
+
+
+def wait_for(look):
+    """What `look` gives, once it gives something."""
+    until = time.monotonic() + 60
+    while (found := look()) is None:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return found

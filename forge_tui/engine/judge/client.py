@@ -33,6 +33,8 @@ TOOLS_DEADLINE_S = 900.0
 """Of one judgement with NVIDIA's profiler or sanitizer: every tool has a deadline of its own."""
 PREFIX_VARIABLE = "FORGE_WORKER_PREFIX"
 """Words that go before every worker's command: `ssh node7`, `srun --jobid 42`, `docker exec -i box`."""
+SPARES = 2
+"""Each holds about half a gigabyte of memory and nothing on the device."""
 HELLO_DEADLINE_S = 180.0
 """Importing torch from a cold network disk takes up to a minute; the probe a few seconds."""
 MEMORY_SHARE = 0.8
@@ -47,14 +49,16 @@ class JudgeClient:
 
     device: `auto`, `host`, `cuda`, `cuda:N`. workers: on `host`, where judging costs CPU; a GPU has one owner.
     prefix: goes before the command (`("ssh", "node7")`), for a project folder and a Python that both machines have at the
-    same path; None: what the environment's FORGE_WORKER_PREFIX says.
+    same path; None: what the environment's FORGE_WORKER_PREFIX says. spares: processes kept ready to take a lost worker's
+    place, which have imported torch and not touched the device; None: SPARES on a GPU, where a fault ends its worker.
     on_note: told of replaced workers. Raises MissingEnvironment on entering where the device cannot be opened, and
     ForgeError where the judge fails its own probe.
     """
 
     def __init__(self, paths: ProjectPaths, device: str = "auto", *, workers: int = 1, options: JudgeOptions = JudgeOptions(),
                  deadline_s: float | None = None, prefix: Sequence[str] | None = None,
-                 on_note: Callable[[str], None] = lambda text: None, command: Sequence[str] | None = None) -> None:
+                 on_note: Callable[[str], None] = lambda text: None, command: Sequence[str] | None = None,
+                 spares: int | None = None) -> None:
         self.paths = paths
         self.device = device
         self.options = options
@@ -66,6 +70,8 @@ class JudgeClient:
         self._wanted = max(1, workers)
         self._idle: queue.LifoQueue[WorkerProcess | None] = queue.LifoQueue()
         self._workers: set[WorkerProcess] = set()
+        self._wanted_spares = spares
+        self._spares: list[WorkerProcess] = []
         self._lock = threading.Lock()
         self._closed = False
         self._fused = True
@@ -89,8 +95,9 @@ class JudgeClient:
         """End all workers, also those at work: their judgements become `crashed`."""
         with self._lock:
             self._closed = True
-            workers = list(self._workers)
+            workers = [*self._workers, *self._spares]
             self._workers.clear()
+            self._spares.clear()
         for worker in workers:
             worker.close()
 
@@ -187,17 +194,17 @@ class JudgeClient:
     # -- workers
 
     def _start(self, probe: bool) -> WorkerProcess:
-        command = self._command or [sys.executable, "-m", "forge_tui.engine.judge.server", "--project", str(self.paths.root),
-                                    *self._memory()]
-        worker = WorkerProcess([*self.prefix, *command], environment=clean_environment(os.environ, bool(self.prefix)),
-                               log=self.paths.logs / "worker.log")
         with self._lock:
             if self._closed:
                 raise ForgeError("judging was stopped")
+            ready = [spare for spare in self._spares if spare.alive]
+            worker = ready.pop() if ready else self._process()
+            self._spares = ready
             self._workers.add(worker)
         self._counts["workers started"] += 1
         try:
-            worker.start()
+            if worker.process is None:
+                worker.start()
             device = self.device if self.welcome is None or self.device != "auto" else self.welcome.target
             answer = worker.request(messages.encode(Hello(device, probe, self._fused)), HELLO_DEADLINE_S)
             reply = messages.decode_reply(answer)
@@ -220,7 +227,36 @@ class JudgeClient:
             for note in reply.notes:
                 self.on_note(note)
         self.welcome = reply
+        self._get_ready()
         return worker
+
+    def _process(self) -> WorkerProcess:
+        """Not started."""
+        command = self._command or [sys.executable, "-m", "forge_tui.engine.judge.server", "--project", str(self.paths.root),
+                                    *self._memory()]
+        return WorkerProcess([*self.prefix, *command], environment=clean_environment(os.environ, bool(self.prefix)),
+                             log=self.paths.logs / "worker.log")
+
+    def _get_ready(self) -> None:
+        """Start what is missing of the spares, behind the scenes: importing torch is most of a replacement's time."""
+        wanted = self._wanted_spares
+        if wanted is None:
+            wanted = SPARES if self.welcome and self.welcome.target == "cuda" else 0
+        for _ in range(wanted - len(self._spares)):
+            threading.Thread(target=self._start_spare, args=(wanted,), name="spare worker", daemon=True).start()
+
+    def _start_spare(self, wanted: int) -> None:
+        spare = self._process()
+        try:
+            spare.start()
+        except (WorkerDied, OSError):                       # the replacement itself will say why
+            return
+        with self._lock:
+            kept = not self._closed and len(self._spares) < wanted
+            if kept:
+                self._spares.append(spare)
+        if not kept:
+            spare.close()
 
     def _replace(self, gone: WorkerProcess | None) -> WorkerProcess:
         """A new worker: the probe ran when the first was started. One more try, since what killed one may kill the
@@ -238,7 +274,7 @@ class JudgeClient:
     def _forget(self, worker: WorkerProcess) -> None:
         with self._lock:
             self._workers.discard(worker)
-        worker.close()
+        worker.close()                                      # first: it may hold most of the device's memory
 
     def _log(self, worker: WorkerProcess) -> str:
         return str(worker.log)

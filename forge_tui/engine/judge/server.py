@@ -169,6 +169,8 @@ def main() -> None:
     parser.add_argument("--project", type=Path, required=True)
     parser.add_argument("--memory", type=int, default=0, metavar="BYTES", help="most private memory; 0: no limit")
     arguments = parser.parse_args()
+    import forge_tui.engine.judge.judge                     # noqa: F401  torch with it, before it says that it is ready
+
     serve(Server(arguments.project, arguments.memory).handle)
 
 
