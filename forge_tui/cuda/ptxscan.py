@@ -6,11 +6,16 @@ import hashlib
 import re
 from collections.abc import Iterator
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_COMMENT = re.compile(r'("[^"\n]*")|//[^\n]*|/\*.*?\*/', re.S)
+"""Comments, and strings, in which `/*` begins none."""
 _STRING = re.compile(r'"[^"\n]*"')
 _DEBUG_SECTION = re.compile(r"^\s*\.section\s+\.debug\w*\s*\{.*?^\s*\}\s*$", re.M | re.S)
-_LINE_TABLE = re.compile(r"^\s*\.(?:loc|file)\s[^\n]*$", re.M)
+_LINE_TABLE = re.compile(
+    r"^\s*\.(?:loc\s+\d+\s+\d+\s+\d+(?:\s*,\s*function_name\s+[\w$]+(?:\s*\+\s*\d+)?)?(?:\s*,\s*inlined_at\s+\d+\s+\d+\s+\d+)?"
+    r"|file\s+\d+\s+\"[^\"\n]*\"(?:\s*,\s*\d+)*)", re.M)
+"""Neither directive ends with a semicolon: what follows it on its line is code."""
 _INTERNAL = re.compile(r"(\d+)(_INTERNAL_|_GLOBAL__N__)[0-9a-f]{8}_")
+_MARKED = re.compile(r"[\w$]*\d(?:_INTERNAL_|_GLOBAL__N__)[\w$]*")
 _ENTRY = re.compile(r"\.(entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)")
 _VARIABLE = re.compile(
     r"\.(global|const)\s+((?:\.attribute\([^)]*\)\s*)?)(?:\.align\s+\d+\s*)?(?:\.v[24]\s+)?\.[a-z]\w*\s+([\w$]+)\s*((?:\[\d*\])*)\s*(=[^;]*)?;")
@@ -25,19 +30,31 @@ _WRITERS = {"st", "red", "atom", "cp", "multimem", "tensormap", "sust", "sured",
 def canonical_ptx(text: str) -> str:
     """The code alone: comments, `.file`, `.loc`, debug sections, blank lines and file-derived names of internal symbols left out."""
     text = _DEBUG_SECTION.sub("", text)
-    text = _COMMENT.sub("", text)
+    text = _COMMENT.sub(lambda match: match[1] or "", text)
     text = _LINE_TABLE.sub("", text)
     text = without_file_names(text)
     return "\n".join(line for line in (" ".join(raw.split()) for raw in text.splitlines()) if line)
 
 
 def without_file_names(name: str) -> str:
-    """A symbol or section name without the part that the compiler derives from the file (anonymous namespaces)."""
+    """A text without the parts of its symbols that the compiler derives from the file (anonymous namespaces)."""
+    return _MARKED.sub(lambda match: _without_file_name(match[0]), name)
+
+
+def _without_file_name(symbol: str) -> str:
+    """A length, then that many characters with the file's name in them; never past the end of the symbol itself."""
     parts, at = [], 0
-    while match := _INTERNAL.search(name, at):              # a length, then that many characters with the file's name in them
-        parts += [name[at:match.start()], match[2]]
-        at = match.start(2) + int(match[1])
-    return "".join(parts) + name[at:]
+    while match := _INTERNAL.search(symbol, at):
+        begin = match.start(2)
+        lengths = (int(match[1][first:]) for first in range(len(match[1])))  # `__446_GLOBAL`: namespace `__4`, then 46 characters
+        length = next((item for item in lengths if item >= len(match[2]) + 9 and begin + item <= len(symbol)), None)
+        if length is None:
+            parts.append(symbol[at:match.end()])
+            at = match.end()
+        else:
+            parts += [symbol[at:match.start()], match[2]]
+            at = begin + length
+    return "".join(parts) + symbol[at:]
 
 
 def ptx_key(text: str) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from forge_tui.engine.cards import Statistics
+from forge_tui.engine.judge import hardcases
 from forge_tui.engine.judge.memory import core, lay
 from forge_tui.specs import Call, TensorSpec
 
@@ -66,7 +67,8 @@ class Drawer:
             left_out.add("fresh weights")
         if not self._infinities():
             left_out.add("infinities")
-        return [name for name in NAMES if name not in left_out]
+        return [*(name for name in NAMES if name not in left_out),
+                *hardcases.names(self.call, bool(self.weights) and self.weights != self.data)]
 
     def make(self, name: str, attempt: int = 0) -> dict[str, torch.Tensor]:
         """One draw: every input tensor, by kernel-file name. attempt: each weakens `large` and `one spike` 32-fold."""
@@ -95,6 +97,9 @@ class Drawer:
             return self._discrete(name, tensor, source, generator)
         if name.startswith("like"):
             return self._resampled(tensor, source, generator) if tensor in self.data else None
+        if name in hardcases.NAMES:
+            wanted = self.weights if name == "other weights" else self.data
+            return hardcases.make(name, self.call, tensor, source, generator) if tensor in wanted else None
         if name == "fresh weights":
             return self._resampled(tensor, source, generator) if tensor in self.weights else None
         if tensor not in self.data:

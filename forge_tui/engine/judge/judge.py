@@ -34,6 +34,9 @@ from forge_tui.errors import KernelFileError
 HOST_ELEMENTS = 1 << 22
 """A call whose smallest representative proxy is larger is not interpreted: it would take minutes a launch."""
 
+FULL_INSTRUCTIONS = 1 << 28
+"""Most thread instructions of a launch at full size beside a reduced call's: one to two seconds of interpretation."""
+
 ABOVE_CEILING = 1.1
 """A bandwidth this many times the measured copy bandwidth is a fault, not a record."""
 
@@ -98,6 +101,8 @@ class _Judgement:
         self.points: list[Point] = []
         self.proxy: Proxy = whole(self.call)
         self.current: Setting | None = None
+        self.whole = False
+        """Whether a reduced call's candidate was run at full size too."""
         self.own_sample: tuple[torch.Tensor, ...] | None = None
         """Eager's results on the first captured sample."""
 
@@ -256,6 +261,7 @@ class _Judgement:
             self.current = setting
             try:
                 self._full(setting)
+                self._at_full_size(setting)
                 setting.know(self.target)
                 timing = self._time(setting) if self.options.time else None
                 self.points = [item.point() for item in self.settings]
@@ -295,6 +301,24 @@ class _Judgement:
             done += 1
         self.checks.append(Check("memory", True, detail="poison, guard bands and inputs looked at after every launch"))
 
+    def _at_full_size(self, setting: Setting) -> None:
+        """Two launches of the whole call where only a reduced one was run, if that takes seconds: what depends on sizes or comes in
+        late rows shows there. On the captured values and on their negatives."""
+        if not self.proxy.cuts:
+            return
+        instructions = sum(count.thread_instructions for count in setting.counts)
+        largest = max(spec.numel for spec in (*self.call.outputs, *(spec for _, spec in self.call.tensors())))
+        if instructions > FULL_INSTRUCTIONS or largest > HOST_ELEMENTS:
+            self.checks.append(Check("full size", True, detail=f"not made: {largest:,} elements, {instructions:,} thread instructions"))
+            return
+        self.progress("checking the full size", 0, 1)
+        trial = Trial(self.call, self.target, self.seed)
+        flipped = Drawer(self.call, self.samples, self.variant.statistics, self.seed).make("sign flipped")
+        for name, values in (("full size", dict(self.samples[0])), ("full size, sign flipped", flipped)):
+            own = in_place(self.call, eager(self.call, values))
+            self.checks.append(trial.run(name, setting.full, setting.image, values, own)[0])
+        self.whole = True
+
     def _draw(self, setting: Setting, drawer: Drawer, name: str, elsewhere: bool) -> None:
         """One fresh draw. A draw on which eager overflows, though its inputs are finite, is weakened and made again."""
         for attempt in range(3):
@@ -332,7 +356,7 @@ class _Judgement:
     def _verified(self, best: Setting, counts: tuple[LaunchCounts, ...], timing: Timing | None) -> Verdict:
         draws = sum(check.name.startswith("draw") and not check.detail.startswith("not made") for check in self.checks)
         many = f"{len(self.samples)} captured sample{'s' if len(self.samples) != 1 else ''} and {draws} fresh draws"
-        on = f", on the reduced call {self.proxy.text}" if self.proxy.cuts else ""
+        on = f", on the reduced call {self.proxy.text}{', and at full size' * self.whole}" if self.proxy.cuts else ""
         behaviour = behaviour_of(best.full.launches, best.image.kernels, self.target.facts, us=timing.us if timing else None,
                                  bytes_moved=self.variant.bytes_moved, counts=counts)
         return Verdict("verified", f"right on {many}{on}", tuple(self.checks), seed=self.seed, settings=dict(best.values),

@@ -32,7 +32,7 @@ extern "C" __global__ void probe(const float* input, float* out, int n) {
 }
 """
 CONSTANT = _PLAN % "0.25f"
-HONEST = _PLAN % "input[i] > 0.0f ? input[i] : 0.0f"
+HONEST = _PLAN % "input[i] < 0.0f ? 0.0f : input[i]"
 ELEMENTS = 1000
 
 

@@ -10,8 +10,9 @@ import torch
 from forge_tui.cuda.target import Target
 from forge_tui.engine.judge.fused import FusedComparer
 from forge_tui.engine.judge.fusedcheck import usable
+from forge_tui.engine.judge.hardcases import selects
 from forge_tui.engine.judge.memory import lay
-from forge_tui.engine.judge.tolerance import Comparer, Comparison, pieces
+from forge_tui.engine.judge.tolerance import Comparer, Comparison, difference, pieces
 from forge_tui.engine.operators import independent_dims, lookup, materialize
 from forge_tui.specs import Call, Dtype, Items, Value
 
@@ -66,6 +67,10 @@ def compare(call: Call, tensors: Tensors, own: Sequence[torch.Tensor], candidate
                  for name, mine, other in zip(call.output_names(), own, candidate, strict=True)]
     if any(comparer.problem for comparer in comparers):
         return [comparer.result() for comparer in comparers]
+    if selects(call):
+        unequal = [difference(name, mine, other) for name, mine, other in zip(call.output_names(), own, candidate, strict=True)]
+        if any(unequal):
+            return [found or comparer.result() for found, comparer in zip(unequal, comparers, strict=True)]
     for starts, part, some in _slabs(call, tensors):
         truth = reference(part, some) if not all(comparer.exact for comparer in comparers) else _exact(starts, part, own)
         moved = None if sensitivity_seed is None else _sensitivity(part, some, truth, sensitivity_seed)

@@ -223,10 +223,11 @@ def _relu(tensor: torch.Tensor, aliases: dict[str, str] | None = None) -> Made:
     return variant_of("torch.nn.functional.relu", {"input": tensor}, aliases=aliases)
 
 
-def _layer_norm() -> Made:
-    return variant_of("torch.nn.functional.layer_norm", {
-        "input": _normal(24, 96), "normalized_shape": (96,), "weight": _normal(96, seed=8), "bias": _normal(96, seed=9),
-        "eps": 1e-5}, ("weight", "bias"))
+def _layer_norm(fresh: bool = False) -> Made:
+    """fresh: with the weights that a new model has."""
+    weight, bias = (torch.ones(96), torch.zeros(96)) if fresh else (_normal(96, seed=8), _normal(96, seed=9))
+    return variant_of("torch.nn.functional.layer_norm", {"input": _normal(24, 96), "normalized_shape": (96,), "weight": weight,
+                                                         "bias": bias, "eps": 1e-5}, ("weight", "bias"))
 
 
 def _group_norm() -> Made:
@@ -241,11 +242,14 @@ CALLS: dict[str, Callable[[], Made]] = {
     "relu_transposed": lambda: _relu(_normal(47, 33).t()),
     "relu_offset": lambda: _relu(_normal(1001)[1:]),
     "relu_in_place": lambda: _relu(_normal(1000), {"out": "input"}),
+    "relu_large": lambda: _relu(_normal(4001, 257)),
     "relu_empty": lambda: _relu(_normal(0, 5)),
+    "gt": lambda: variant_of("torch.gt", {"input": _normal(1000), "other": 0.5}),
     "layer_norm": _layer_norm,
+    "layer_norm_fresh": lambda: _layer_norm(fresh=True),
     "silu_bfloat16": lambda: variant_of("torch.nn.functional.silu", {"input": _normal(1500).bfloat16()}),
     "group_norm_one_group": _group_norm,
     "sum_rows": lambda: variant_of("torch.sum", {"input": _normal(6, 3000), "dim": (-1,), "keepdim": False, "dtype": None}),
 }
-"""Small calls with awkward sizes, and one that eager is slow at."""
+"""Small calls with awkward sizes, one that `host` reduces, and one that eager is slow at."""
 

@@ -115,6 +115,22 @@ def layout_problem(name: str, eager: torch.Tensor, candidate: torch.Tensor) -> C
     return None
 
 
+def difference(name: str, eager: torch.Tensor, candidate: torch.Tensor) -> Comparison | None:
+    """The first finite element that is not eager's, where there is one right answer; zeros of either sign are equal."""
+    for at, piece in pieces(eager):
+        other = candidate[tuple(slice(first, first + size) for first, size in zip(at, piece.shape, strict=True))]
+        if piece.dtype.is_floating_point and piece.dtype.itemsize == 1:  # torch compares no float8
+            piece, other = piece.float(), other.float()
+        different = (piece != other) & piece.isfinite() & other.isfinite()
+        if bool(different.any()):
+            index, count = _first(at, different)
+            expected, got = float(eager[index].real), float(candidate[index].real)
+            return Comparison(name, False, "exact", worst=Worst(name, index, expected, got, 0.0), sentence=(
+                f"{_place(name, index)} is {got:.9g}, eager has {expected:.9g} ({count} such elements in this part): this operator "
+                "copies or rounds its inputs' values, so results must be equal"))
+    return None
+
+
 def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
     if tensor.numel() == 0:
         return ()

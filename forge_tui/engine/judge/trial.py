@@ -99,6 +99,8 @@ class Trial:
         workspaces = arena.need(program.workspaces)
         self.patterns.turn()
         tensors = arena.begin(values, self.patterns)
+        if elsewhere:                                       # made-up addresses of `host` follow this order: outputs before inputs
+            tensors = dict(reversed(tensors.items()))
         try:
             report = self.target.run(program, image, tensors, workspaces)
         except CandidateFault as fault:

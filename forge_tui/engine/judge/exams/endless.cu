@@ -17,5 +17,5 @@ extern "C" __global__ void relu(const float* input, float* out, int n) {
     const int i = blockIdx.x * 256 + threadIdx.x;
     const volatile float* flag = input;
     if (i == 0) while (*flag != 12345.0f) { }
-    if (i < n) out[i] = fmaxf(input[i], 0.0f);
+    if (i < n) out[i] = (input[i] < 0.0f ? 0.0f : input[i]);
 }

@@ -18,8 +18,8 @@ extern "C" __global__ void relu(const float* input, float* out, int n) {
     if (i + 3 < n) {
         const float4 v = *reinterpret_cast<const float4*>(input + i);
         *reinterpret_cast<float4*>(out + i) =
-            make_float4(fmaxf(v.x, 0.0f), fmaxf(v.y, 0.0f), fmaxf(v.z, 0.0f), fmaxf(v.w, 0.0f));
+            make_float4((v.x < 0.0f ? 0.0f : v.x), (v.y < 0.0f ? 0.0f : v.y), (v.z < 0.0f ? 0.0f : v.z), (v.w < 0.0f ? 0.0f : v.w));
     } else {
-        for (int k = i; k < n; ++k) out[k] = fmaxf(input[k], 0.0f);
+        for (int k = i; k < n; ++k) out[k] = (input[k] < 0.0f ? 0.0f : input[k]);
     }
 }

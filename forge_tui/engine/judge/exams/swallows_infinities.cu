@@ -15,5 +15,5 @@ args = ["input", "out", "input.numel"]
 //: says = "draw infinities"
 extern "C" __global__ void relu(const float* input, float* out, int n) {
     const int i = blockIdx.x * 256 + threadIdx.x;
-    if (i < n) out[i] = fminf(fmaxf(input[i], 0.0f), 3.402823466e+38f);
+    if (i < n) out[i] = input[i] > 3.402823466e+38f ? 3.402823466e+38f : input[i] < 0.0f ? 0.0f : input[i];
 }
