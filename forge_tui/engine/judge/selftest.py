@@ -224,9 +224,10 @@ def _relu(tensor: torch.Tensor, aliases: dict[str, str] | None = None) -> Made:
 
 
 def _layer_norm(fresh: bool = False) -> Made:
-    """fresh: with the weights that a new model has."""
-    weight, bias = (torch.ones(96), torch.zeros(96)) if fresh else (_normal(96, seed=8), _normal(96, seed=9))
-    return variant_of("torch.nn.functional.layer_norm", {"input": _normal(24, 96), "normalized_shape": (96,), "weight": weight,
+    """fresh: with the weights that a new model has, and of another shape, since values make no other variant."""
+    cols = 80 if fresh else 96
+    weight, bias = (torch.ones(cols), torch.zeros(cols)) if fresh else (_normal(cols, seed=8), _normal(cols, seed=9))
+    return variant_of("torch.nn.functional.layer_norm", {"input": _normal(24, cols), "normalized_shape": (cols,), "weight": weight,
                                                          "bias": bias, "eps": 1e-5}, ("weight", "bias"))
 
 
