@@ -15,7 +15,7 @@ from screenkit import drive, home, press, text_of  # noqa: F401
 from textual.pilot import Pilot
 
 from forge_tui.app import ForgeApp
-from forge_tui.engine.given import given
+from forge_tui.engine.giving import given
 from forge_tui.screens.newchecks import check_form, completion
 from forge_tui.screens.preview import picture_lines, quick_lines, wave_lines
 from forge_tui.store.project import InputsConfig, ModelConfig

@@ -89,6 +89,26 @@ def test_a_mark_is_what_the_diff_compares_with(root: Path) -> None:
     drive(root, steps, size=(200, 60))
 
 
+def test_a_first_idea_is_compared_with_the_best_and_d_goes_round(root: Path) -> None:
+    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot, "enter")
+        table = app.screen.query_one("#tree", Table)
+        table.select(table.keys[0])
+        shown = await press(app, pilot, "4")
+        best = next(iter(read(root).state.operators.values())).best
+        assert f"best {best.number} and this 1 have the same text" in shown
+        assert "builtin" in await press(app, pilot, "d", "d")
+        assert "no marked to compare with" in await press(app, pilot, "d")
+
+    drive(root, steps)
+
+
+def read(root: Path) -> ProjectWatch:
+    watch = ProjectWatch(root)
+    watch.refresh()
+    return watch
+
+
 def test_hint_prune_and_pin_reach_the_project_folder(root: Path) -> None:
     async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "enter")

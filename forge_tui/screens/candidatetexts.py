@@ -65,7 +65,7 @@ class CandidateTexts:
     def _diff_lines(self, node: Node, width: int, flat: bool) -> list[Line]:
         other, name = self._other(node)
         if other is None:
-            return wrapped(f"no {self.against} to compare with: d chooses another", width)
+            return wrapped(f"no {self.against} to compare with: d chooses another, m marks one", width)
         old, problem = self.source(other)
         new, problem_here = self.source(node)
         if problem or problem_here:
@@ -138,4 +138,7 @@ class CandidateTexts:
             return max(shipped, key=lambda item: item.value or float("-inf"), default=None), "builtin"
         if self.against == "marked":
             return (self.project.state.node(self.marked) if self.marked else None), "marked"
-        return (node.parent if node.parent and node.parent.id else None), "parent"
+        if node.parent and node.parent.id:
+            return node.parent, "parent"
+        best = self.project.state.operator(self.variant).best  # a first idea has no parent: the best is what one looks for
+        return (best if best is not node else None), "best"

@@ -333,10 +333,9 @@ def summary_lines(summary: Summary, is_running: bool, width: int) -> list[Line]:
     if summary.described:
         lines += wrapped(summary.described, width)
     word = "running" if is_running else summary.status
-    lines += [
-        (),
-        ((state(word), TOKENS.get(word, "")), (f"  {summary.reason}" if summary.reason and not is_running else "", "")),
-    ]
+    lines += [(), ((state(word), TOKENS.get(word, "")),)]
+    if summary.reason and not is_running:
+        lines += wrapped(summary.reason, width, "forge-muted")
     if summary.variants:
         lines += wrapped(
             f"{summary.variants} variants captured, {summary.offered} open to a kernel; "

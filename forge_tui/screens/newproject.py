@@ -14,12 +14,13 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.suggester import Suggester
 from textual.widgets import Input, Label, Static
 
+from forge_tui.engine.given import Given
 from forge_tui.engine.newproject import new_project
 from forge_tui.errors import ForgeError
 from forge_tui.screens.base import FindLine, ForgeScreen
 from forge_tui.screens.doctoring import fresh_diagnosis, last_diagnosis
 from forge_tui.screens.newchecks import Checked, check_form, completion, project_root
-from forge_tui.screens.preview import Given, ask_given, given_lines, quick_lines
+from forge_tui.screens.preview import ask_given, given_lines, quick_lines
 from forge_tui.screens.processes import forge_command, logged_command
 from forge_tui.screens.widgets.keybar import KeyBar
 from forge_tui.screens.widgets.lines import LineView, wrapped

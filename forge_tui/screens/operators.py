@@ -222,11 +222,11 @@ class OperatorBench(RunActions):
         operator = self.project.state.operators.get(message.key)
         if operator is None or not operator.tree.nodes:
             entry = self._rows.entry(message.key)
-            why = (
-                entry.variant.reason
-                if entry and not entry.variant.offered
-                else "no kernel was tried on it yet: press f to forge it"
-            )
+            why = "no kernel was tried on it yet: press f to forge it"
+            if entry and not entry.variant.offered:
+                why = entry.variant.reason
+            elif entry and entry.operator and entry.operator.done:
+                why = f"{entry.operator.done.reason}; w chooses another writer, f asks it"
             self.notify(why, title="Nothing to show")
         else:
             self.app.push_screen(KernelBench(self.project, message.key))

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
+from forge_tui.engine.given import Given
 from forge_tui.screens.processes import Finished, module_command
 from forge_tui.screens.widgets.lines import wrapped
 from forge_tui.screens.widgets.paint import Line
@@ -25,25 +25,6 @@ SHADES = " ░▒▓█"
 PREVIEW_LINES, PREVIEW_BYTES = 3, 2000
 PICTURE_COLUMNS, PICTURE_LINES = 48, 14
 HEADER_BYTES = 1 << 20
-
-
-class GivenTensor(Struct, frozen=True):
-    """As `engine/given.py` writes it: that module imports torch."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    picture: tuple[str, ...] = ()
-    peaks: tuple[float, ...] = ()
-    values: tuple[str, ...] = ()
-
-
-class Given(Struct, frozen=True):
-    """One forward's arguments."""
-
-    label: str
-    tensors: tuple[GivenTensor, ...]
-    more: int = 0
 
 
 def quick_lines(spec: str, width: int, colours: bool = True) -> list[Line]:
@@ -190,7 +171,7 @@ def _named(tensors: dict[str, tuple[str, tuple[int, ...]]], width: int) -> list[
 async def ask_given(model: dict[str, Any], inputs: str) -> Given | str:
     """What the model is given, made in a process of its own; or the words of what went wrong."""
     asked = {"model": model, "inputs": {"spec": inputs}, "base": str(Path.cwd())}
-    finished: Finished = await module_command("forge_tui.engine.given", msgspec.json.encode(asked).decode())
+    finished: Finished = await module_command("forge_tui.engine.giving", msgspec.json.encode(asked).decode())
     try:
         return msgspec.json.decode(finished.out, type=Given)
     except msgspec.DecodeError:
