@@ -70,7 +70,7 @@ def _rms_norm(dtype: torch.dtype) -> Iterator[Given]:
 
 
 def _group_norm(dtype: torch.dtype) -> Iterator[Given]:
-    for shape in (*PLANES, (1, 64, 128, 128)):
+    for shape in (*PLANES, (1, 128, 128, 128)):
         yield {"input": draw(*shape, dtype=dtype), "num_groups": 32 if shape[1] % 32 == 0 else 8,
                "weight": draw(shape[1], dtype=dtype, seed=1), "bias": draw(shape[1], dtype=dtype, seed=2)}
 
