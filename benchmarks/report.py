@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.hostset.report import host_sections
 from benchmarks.results import FOLDER
 
 TARGET = FOLDER.parent.parent / "docs" / "measured.md"
@@ -29,7 +30,7 @@ def render(folder: Path) -> str:
         for path in sorted(folder.glob(f"{name}-*.json")):
             document = json.loads(path.read_text())
             parts.append("\n".join([*_about(name, document), "", *section(document)]))
-    parts += _judging(folder)
+    parts += [*host_sections(folder), *_judging(folder)]
     return "\n\n".join(parts) + "\n"
 
 

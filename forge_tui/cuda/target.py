@@ -73,6 +73,11 @@ class LaunchCounts(Struct, frozen=True):
     """Static and dynamic, of one block."""
     global_least: int = 0
     """Sectors that would do for the bytes the lanes asked for, request by request."""
+    global_loaded: int = 0
+    """Distinct sectors that each block reads, added up over blocks (at most the launch's memory): what has to come from beyond the
+    caches of a multiprocessor."""
+    global_stored: int = 0
+    """The same of stores."""
     branches: int = 0
     """Conditional branches that warps came to."""
     divergent_branches: int = 0

@@ -36,6 +36,11 @@ class Tally:
         self.sampled_blocks = 0
         self.requests = self.sectors = self.least = self.bytes = self.shared_requests = self.shared_waves = 0
         self.branches = self.divergent = self.atomics = self.atomic_passes = self.hottest = 0
+        self.touched: dict[str, list[NDArray[np.int64]]] = {"load": [], "store": []}
+        """Sectors that the sampled block of the present chunk touched."""
+        self.footprint = {"load": 0, "store": 0}
+        self.footprints = 0
+        """Sampled blocks whose distinct sectors are added up in `footprint`."""
         self.lines: dict[tuple[str, int], list[int]] = {}
         """Requests, passes, least passes and the most of one request, by kind and line."""
 
@@ -111,6 +116,7 @@ class Tally:
         self.sectors += int(sectors.sum())
         self.least += int(least.sum())
         self.bytes += total * int(sample[1].sum())
+        self.touched["store" if what.endswith("store") else "load"].append(np.unique(first))
         self.at(what, line, sectors, least)
 
     def shared_access(self, machine: Machine, address: WordAddress, offset: int, total: int, what: str, line: int | None) -> None:
@@ -169,6 +175,7 @@ class Tally:
             self.sectors += copies * -(-size // SECTOR)
             self.least += copies * -(-size // SECTOR)
             self.bytes += copies * size
+            self.footprint["load"] += copies * -(-size // SECTOR)
 
     def far_access(self, machine: Machine, lanes: np.ndarray, total: int) -> None:
         """One access to shared memory of other blocks: as many passes as its bytes need."""
@@ -178,10 +185,19 @@ class Tally:
             self.shared_requests += passes
             self.shared_waves += passes
 
+    def sampled(self) -> None:
+        """A sampled chunk has ended: what its block touched, each sector once."""
+        for kind, found in self.touched.items():
+            if found:
+                self.footprint[kind] += len(np.unique(np.concatenate(found)))
+                found.clear()
+        self.footprints += 1
+
     # The record -------------------------------------------------------------------------------------------------------
 
-    def result(self, blocks: int, threads: int, dynamic_shared: int) -> LaunchCounts:
-        """The record of the whole launch of `blocks` blocks of `threads` threads."""
+    def result(self, blocks: int, threads: int, dynamic_shared: int, memory_bytes: int) -> LaunchCounts:
+        """The record of the whole launch of `blocks` blocks of `threads` threads. memory_bytes: of all its buffers."""
+        once = {kind: min(round(count * blocks / max(1, self.footprints)), -(-memory_bytes // SECTOR)) for kind, count in self.footprint.items()}
         classes = self.classes()
         by_threads = sum(c.threads for c in classes)
         scale = by_threads / self.sampled_instructions if self.sampled_instructions else 0.0
@@ -198,7 +214,7 @@ class Tally:
             branches=round(self.branches * scale), divergent_branches=round(self.divergent * scale),
             atomics=round(self.atomics * scale), atomic_passes=round(self.atomic_passes * scale),
             atomic_hottest=round(self.hottest * blocks / self.sampled_blocks) if self.sampled_blocks else 0,
-            local_bytes=self.kernel.local_bytes, classes=classes,
+            global_loaded=once["load"], global_stored=once["store"], local_bytes=self.kernel.local_bytes, classes=classes,
             lines=tuple(c for c in lines if c.passes > c.least)[:MOST_LINES])
 
     def classes(self) -> tuple[InstructionClass, ...]:

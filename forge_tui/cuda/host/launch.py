@@ -130,7 +130,7 @@ def run_launch(loaded: LoadedModule, launch: Launch, buffers: dict[str, Buffer],
         raise CandidateFault("not_interpretable", f"not interpretable: more than {MAX_BUFFERS - 2} tensors in one launch")
     tally = Tally(loaded.filename, kernel)
     _run_chunks(translations, geometry, table, tally, cooperative=launch.cooperative)
-    return tally.result(geometry.blocks, geometry.threads, launch.shared)
+    return tally.result(geometry.blocks, geometry.threads, launch.shared, sum(buffer.size for buffer in buffers.values()))
 
 
 def block_bytes(translations: Translations, geometry: Geometry) -> float:

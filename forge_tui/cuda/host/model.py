@@ -2,59 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
 
 from forge_tui.cuda.device import DeviceFacts
+from forge_tui.cuda.program import KernelInfo
 from forge_tui.cuda.target import LaunchCounts
 
 ISSUE_PER_CYCLE = 4
 """Warp instructions an SM issues a cycle (four schedulers, compute capability 7.0 to 9.0)."""
-PTX_TO_MACHINE = 1.2
-"""Machine instructions for one of PTX, roughly: conversions and divisions expand, address arithmetic folds."""
 SECTOR = 32
-BANK_BYTES = 128
-"""Shared memory bytes an SM moves a cycle in one pass."""
-MEMORY_LATENCY_CYCLES = 600
-"""From a load to its use, out of DRAM."""
-BARRIER_CYCLES = 30
-IN_FLIGHT = 4
-"""Loads of one warp that overlap, typically: the compiler hoists the loads of an unrolled loop."""
 MAX_BLOCKS_PER_SM = 32
+REGISTER_UNIT = 256
+"""Registers are given to a warp in units of this many (CUDA C++ programming guide, technical specifications)."""
 
 
-def modelled_us(counts: Iterable[LaunchCounts], facts: DeviceFacts) -> float:
-    """Microseconds of all launches, one after the other.
+class Constants(Struct, frozen=True):
+    """What the device's facts do not say. Fitted by `python -m benchmarks.calibration --fit`, within what each may mean."""
 
-    A launch takes the device's launch time plus the largest of four bounds: bytes over the measured bandwidth,
-    instruction issue, shared memory passes, and latency (a warp's loads and barriers in sequence, for as many rounds as
-    the resident blocks need). Compute units that are idle in the last round, or never get a block, lengthen the middle two.
+    machine_per_ptx: float = 1.2
+    """Machine instructions for one of PTX: conversions and divisions expand, address arithmetic folds."""
+    latency_cycles: float = 600
+    """From a load to its use, out of DRAM."""
+    in_flight: float = 4
+    """Loads of one warp that overlap: the compiler hoists the loads of an unrolled loop."""
+    barrier_cycles: float = 30
+    """Of one barrier of a block."""
+    flight_cycles: float = 600
+    """How long a byte is on its way from DRAM: with the bandwidth, the bytes that must be in flight to use all of it (Little's law)."""
+    l2_speed: float = 2.0
+    """Bandwidth of the L2 over that of a copy in DRAM."""
+    sharpness: float = 4.0
+    """How the bounds combine: their norm of this order. 1: one after the other; large: the largest alone."""
+    l2_kept: float = 0.7
+    """Part of the L2 that still holds what an earlier launch touched."""
+    block_cycles: float = 0
+    """To start a block where another one has ended."""
+    memory_share: float = 1.0
+    """Part of the copy bandwidth that a kernel reaches at the most."""
+
+
+CONSTANTS = Constants()
+
+
+def modelled_us(counts: Iterable[LaunchCounts], facts: DeviceFacts, kernels: Sequence[KernelInfo] = (), constants: Constants = CONSTANTS) -> float:
+    """Microseconds of all launches, one after the other. kernels: their registers, where the compiler says.
+
+    A launch takes the device's launch time plus a norm of five bounds: bytes from DRAM, bytes from the L2, instruction issue, shared
+    memory passes, and latency (a warp's loads and barriers in sequence, for as many rounds as the resident blocks need). Compute
+    units that are idle in the last round, or never get a block, lengthen issue and shared. A launch finds in the L2 what the ones before touched,
+    as far as that fits.
     """
-    return sum(launch_us(c, facts) for c in counts)
+    registers = {kernel.name: kernel.registers for kernel in kernels}
+    total, there = 0.0, 0.0
+    for c in counts:
+        total += launch_us(c, facts, registers.get(c.kernel), constants, there)
+        there += SECTOR * (c.global_loaded + c.global_stored)
+    return total
 
 
-def launch_us(c: LaunchCounts, facts: DeviceFacts) -> float:
-    """Microseconds of one launch."""
+def launch_us(c: LaunchCounts, facts: DeviceFacts, registers: int | None = None, constants: Constants = CONSTANTS,
+              there: float = 0.0) -> float:
+    """Microseconds of one launch. there: bytes that earlier launches of the call touched."""
+    k = constants
     warps = -(-c.threads // 32)
-    resident = blocks_per_sm(c, facts)
+    resident = blocks_per_sm(c, facts, registers)
     rounds = -(-c.blocks // (resident * facts.sm_count))
     busy = min(facts.sm_count, c.blocks)
     cycles_per_us = facts.clock_mhz
-    balance = max(1.0, -(-c.blocks // facts.sm_count) * facts.sm_count / max(1, c.blocks)) if c.blocks > facts.sm_count else 1.0
+    uneven = -(-c.blocks // facts.sm_count) * facts.sm_count / max(1, c.blocks) if c.blocks > facts.sm_count else 1.0
 
-    moved_us = c.global_sectors * SECTOR / facts.copy_bytes_per_s * 1e6
-    saturation = min(1.0, busy * min(resident, -(-c.blocks // facts.sm_count)) * warps * 32 / (facts.sm_count * 512))
-    moved_us /= max(saturation, 1e-3)                       # too few threads in flight cannot use the whole bandwidth
-    issue_us = c.warp_instructions * PTX_TO_MACHINE / ISSUE_PER_CYCLE / busy * balance / cycles_per_us
-    shared_us = c.shared_waves / busy * balance / cycles_per_us
+    bytes_per_us = facts.copy_bytes_per_s * 1e-6 * k.memory_share
+    loaded = min(c.global_loaded if c.global_loaded or c.global_stored else c.global_sectors, c.global_sectors) * SECTOR
+    stored = min(c.global_stored, c.global_sectors) * SECTOR
+    if there and there <= k.l2_kept * facts.l2_bytes:
+        loaded = max(0.0, loaded - there)
+    asked = SECTOR * c.global_sectors / max(1, c.global_requests)
+    flying = busy * min(resident, -(-c.blocks // facts.sm_count)) * warps * asked * k.in_flight
+    saturation = min(1.0, flying / (bytes_per_us * k.flight_cycles / cycles_per_us))
+    dram_us = (loaded + stored) / bytes_per_us / max(saturation, 1e-3)
+    l2_us = c.global_sectors * SECTOR / (bytes_per_us * k.l2_speed) / max(saturation, 1e-3)
+    issue_us = c.warp_instructions * k.machine_per_ptx / ISSUE_PER_CYCLE / busy * uneven / cycles_per_us
+    shared_us = c.shared_waves / busy * uneven / cycles_per_us
     loads_of_a_warp = c.global_requests / max(1, c.blocks * warps)
     barriers_of_a_block = c.barriers / max(1, c.blocks)
-    latency_us = rounds * (loads_of_a_warp / IN_FLIGHT * MEMORY_LATENCY_CYCLES + barriers_of_a_block * BARRIER_CYCLES) / cycles_per_us
-    return facts.launch_us + max(moved_us, issue_us, shared_us, latency_us)
+    latency_us = rounds * (loads_of_a_warp / k.in_flight * k.latency_cycles + barriers_of_a_block * k.barrier_cycles + k.block_cycles) / cycles_per_us
+    bounds = (dram_us, l2_us, issue_us, shared_us, latency_us)
+    largest = max(bounds)
+    if not largest:
+        return facts.launch_us
+    return facts.launch_us + largest * sum((bound / largest) ** k.sharpness for bound in bounds) ** (1 / k.sharpness)
 
 
-def blocks_per_sm(c: LaunchCounts, facts: DeviceFacts) -> int:
-    """Blocks resident on one SM, by threads and shared memory (registers are unknown here)."""
+def blocks_per_sm(c: LaunchCounts, facts: DeviceFacts, registers: int | None = None) -> int:
+    """Blocks resident on one SM, by threads, shared memory and, where known, registers."""
     warps = -(-c.threads // 32)
-    by_threads = facts.threads_per_sm // (warps * 32)
-    by_shared = facts.shared_per_sm // (c.shared_bytes + 1024) if c.shared_bytes else MAX_BLOCKS_PER_SM
-    return max(1, min(by_threads, by_shared, MAX_BLOCKS_PER_SM))
+    found = min(facts.threads_per_sm // (warps * 32), MAX_BLOCKS_PER_SM)
+    if c.shared_bytes:
+        found = min(found, facts.shared_per_sm // (c.shared_bytes + 1024))
+    if registers:
+        found = min(found, facts.registers_per_sm // (-(-registers * 32 // REGISTER_UNIT) * REGISTER_UNIT * warps))
+    return max(1, found)

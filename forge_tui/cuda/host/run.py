@@ -164,6 +164,8 @@ class Machine:
         with np.errstate(all="ignore"):
             self.scheduler.run()
             self.bulk.finish()
+        if sampling:
+            self.tally.sampled()
 
     def leave(self, mask: Mask) -> None:
         """Lanes are done."""
