@@ -78,7 +78,7 @@ def test_variables_of_an_image():
     assert clean.variables == ()
 
 
-@pytest.mark.parametrize("header", ["type_traits", "limits", "cooperative_groups.h"])
+@pytest.mark.parametrize("header", ["type_traits", "limits", "cooperative_groups.h", "cooperative_groups/reduce.h"])
 def test_variables_that_headers_leave_behind_are_no_fault(header: str):
     from forge_tui.cuda.compile import compile_program
     from forge_tui.cuda.program import Program

@@ -49,7 +49,7 @@ def options_for(kind: str, arch: str, tools: Toolchain) -> list[str]:
     if kind == "cubin":
         options.append("--ptxas-options=-v")
     if tools.number >= OWN_CACHE:
-        options.append("--no-cache")
+        options += ["--no-cache", "--minimal"]              # minimal: no textures, no device runtime, which no kernel file may use
     return options + [f"-I{path}" for path in tools.include]
 
 
