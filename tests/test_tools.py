@@ -1,11 +1,13 @@
 """Profiler and sanitizer: what their output says.
 
-The texts of ncu and compute-sanitizer here are written from their documentation and from reports that others published;
-they are not captures of these tools on a device of ours. `test_gpu_tools.py` runs the real ones and stores what they
-print.
+The texts of ncu and compute-sanitizer in this file are written from their documentation and from reports that others
+published; those under fixtures/tools are what `test_gpu_tools.py` had the real ones print.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,9 +16,11 @@ from forge_tui.cuda import profile, sanitize
 from forge_tui.cuda.program import Argument, Image, Launch, Program
 from forge_tui.cuda.profile import KernelProfile, NoProfile, Profile
 from forge_tui.cuda.single import ToolRun, job_folder, run_under
+from forge_tui.engine.judge import insight
 from forge_tui.engine.judge.judge import judge_text
 from forge_tui.engine.judge.options import JudgeOptions
 from forge_tui.engine.judge.probe import HONEST, probe_variant
+from forge_tui.engine.judge.trial import Failed
 from forge_tui.engine.show import render_verdict
 from hostkit import needs_nvrtc
 
@@ -269,3 +273,40 @@ def test_on_the_host_target_the_verdict_says_what_was_not_done():
     assert any(check.name == "sanitizer" and check.passed and "not run" in check.detail for check in verdict.checks)
     text = "\n".join(render_verdict(verdict))
     assert "probe: occupancy 100%" in text and "nothing was profiled" in text and "copy bandwidth" in text
+
+
+RECORDED = Path(__file__).parent / "fixtures" / "tools"
+"""What the tools printed for the kernels of test_gpu_tools.py on an H200: compute-sanitizer and Nsight Compute of CUDA 13.0."""
+
+
+@pytest.mark.parametrize(("tool", "errors", "line"), [("memcheck", 256, 3), ("racecheck", 1, 3), ("initcheck", 257, 3)])
+def test_what_the_sanitizer_really_prints(tool: sanitize.Tool, errors: int, line: int):
+    found = sanitize.parse(tool, ToolRun((RECORDED / f"{tool}-faulty.txt").read_text(), sanitize.FOUND), "k.cu")
+    assert found.ran and found.errors == errors and (found.kernel, found.line) == ("k", line), found
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_what_the_sanitizer_really_prints_of_a_clean_run(tool: sanitize.Tool):
+    assert sanitize.parse(tool, ToolRun((RECORDED / f"{tool}-honest.txt").read_text(), 0), "k.cu").clean
+
+
+def test_what_the_profiler_really_prints():
+    for name, stalls in (("ncu", True), ("ncu-basic", False)):
+        (found,) = profile.parse(ToolRun((RECORDED / f"{name}.txt").read_text(), 0))
+        assert found.kernel == "k" and found.registers == 16 and 2 < found.dram_percent < 3 and bool(found.stalls) == stalls
+
+
+@pytest.mark.parametrize(("body", "refused"), [("out[0] = 1.f;", True), ('asm volatile("" ::: "memory");', True),
+                                               ("atomicAdd(count, 1u);", False), ("volatile float* p = out;", False)])
+def test_racecheck_is_not_believed_of_signals_that_it_does_not_follow(monkeypatch: pytest.MonkeyPatch, body: str, refused: bool):
+    finding = sanitize.Finding("racecheck", True, 1, "Race reported", "k", 3, "race")
+    monkeypatch.setattr(insight, "sanitize", lambda *given: [finding])
+    monkeypatch.setattr(insight, "_tensors", lambda trial, sample: {})
+    setting = SimpleNamespace(program=Program("k.cu", body, (), ()), built=True)
+    target = SimpleNamespace(kind="cuda", index=0)
+    if refused:
+        with pytest.raises(Failed, match="says racecheck"):
+            insight.sanitized(setting, None, {}, target)
+    else:
+        (check,) = insight.sanitized(setting, None, {}, target)
+        assert check.passed and "Race reported" in check.detail

@@ -58,7 +58,7 @@ def sanitize(
     tools: tuple[Tool, ...] = TOOLS,
     deadline_s: float = DEADLINE_S,
 ) -> list[Finding]:
-    """One finding for each tool, in their order, up to the first that found something."""
+    """One finding for each tool, in their order."""
     command = find_tool("compute-sanitizer")
     if command is None:
         return [
@@ -67,9 +67,7 @@ def sanitize(
         ]
     with job_folder(program, image, tensors, device) as folder, ThreadPoolExecutor(len(tools)) as side_by_side:
         runs = side_by_side.map(lambda tool: run_under([command, *arguments(tool)], folder, deadline_s), tools)
-        findings = [parse(tool, run, program.filename) for tool, run in zip(tools, runs, strict=True)]
-    first = next((place for place, finding in enumerate(findings) if finding.errors), len(findings))
-    return findings[: first + 1]
+        return [parse(tool, run, program.filename) for tool, run in zip(tools, runs, strict=True)]
 
 
 def arguments(tool: Tool) -> list[str]:
