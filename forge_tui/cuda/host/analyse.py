@@ -108,7 +108,8 @@ def result_class(instruction: Instruction, classes: dict[str, int], block: tuple
                  grid: tuple[int, int, int]) -> int:
     """Over what the results of an instruction can vary, given the classes of its sources."""
     root, parts = instruction.root, instruction.parts
-    if root in ("atom", "vote", "match", "activemask", "elect", "call", "mma", "ldmatrix", "mbarrier", "isspacep"):
+    if root in ("atom", "vote", "match", "activemask", "elect", "call", "mma", "wmma", "ldmatrix", "movmatrix",
+                "mbarrier", "isspacep"):
         return BOTH
     if root == "ld" and not {"global", "shared", "param", "const"} & set(parts):
         return BOTH                                        # local memory, or an address that may lead there

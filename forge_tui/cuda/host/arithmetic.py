@@ -226,3 +226,11 @@ def clamp_integer(a: Lanes, d: Lanes, kind: str) -> None:
     limits = np.iinfo(f"{'i' if kind[0] == 's' else 'u'}{int(kind[1:]) // 8}")
     mine = np.iinfo(a.dtype)
     np.copyto(d, np.clip(a, max(limits.min, mine.min), min(limits.max, mine.max)), casting="unsafe")
+
+
+def round_tf32(value: Lanes, mode: str, relu: bool, d: Lanes) -> None:
+    """float32 to tf32, in a word whose lower 13 bits are zero: to nearest (ties away, or to even) or toward zero."""
+    bits = np.maximum(value, np.float32(0)).view(np.uint32) if relu else value.view(np.uint32)
+    half = {"rna": np.uint32(0x1000), "rn": np.uint32(0x0FFF) + (bits >> np.uint32(13) & np.uint32(1)), "rz": np.uint32(0)}[mode]
+    rounded = bits + half & np.uint32(0xFFFFE000)
+    np.copyto(d, np.where(np.isfinite(value), rounded, np.where(np.isnan(value), np.uint32(0x7FFFE000), bits)))

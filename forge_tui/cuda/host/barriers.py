@@ -44,12 +44,25 @@ class Barriers:
         assert isinstance(out, tuple)
         if out and isinstance(out[0], str):
             reduction, out = out[1], out[2]
-        values = []
-        for operand in out:
-            if operand.min() != operand.max():
-                self.machine.fault("not_interpretable", "not interpretable: a barrier whose number differs between lanes",
-                           self.machine.active(mask), line)
-            values.append(int(operand.flat[0]))
+        for numbers, part in self.by_value(out, mask):
+            self.arrive_at(parts, following, part, numbers, reduction, line)
+
+    def by_value(self, operands: tuple[Lanes, ...], mask: Mask):
+        """Barrier number and thread count, and the lanes they are said by."""
+        if all(operand.min() == operand.max() for operand in operands):
+            yield tuple(int(operand.flat[0]) for operand in operands), mask
+            return
+        shape = (self.machine.threads, self.machine.blocks)
+        active = np.broadcast_to(self.machine.active(mask), shape)
+        wide = [np.broadcast_to(operand, shape) for operand in operands]
+        for numbers in sorted(set(zip(*(w[active].tolist() for w in wide), strict=True))):
+            part = active
+            for operand, number in zip(wide, numbers, strict=True):
+                part = part & (operand == number)
+            yield numbers, part
+
+    def arrive_at(self, parts: tuple[str, ...], following: int, mask: Mask, values: tuple[int, ...],
+                  reduction: tuple[str, Lanes, Callable[[Lanes, Lanes], None]] | None, line: int | None) -> None:
         number, count = values[0] if values else 0, values[1] if len(values) > 1 else None
         if "arrive" in parts:
             lanes = np.broadcast_to(self.machine.active(mask), (self.machine.threads, self.machine.blocks))
@@ -118,7 +131,7 @@ class Barriers:
 
     def check_same_barrier(self, group: list[Parked], complete: NDArray[np.bool_]) -> None:
         """Threads of one block that met at different barriers of the source: they did not all call the same one."""
-        if len({p.line for p in group}) <= 1:
+        if len({p.line for p in group}) <= 1 or group[0].count is not None:      # who names a count may meet from several places
             return
         lines = sorted({p.line or 0 for p in group})
         first, others = np.zeros((2, self.machine.threads, self.machine.blocks), bool)

@@ -8,7 +8,7 @@ from forge_tui.cuda.host.ptx import Instruction
 SPECIAL = {"ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh"}
 CONTROL = {"bra", "brx", "ret", "exit", "bar", "barrier", "trap", "call", "membar", "fence", "nanosleep", "mbarrier", "griddepcontrol"}
 WARP = {"shfl", "vote", "match", "redux", "elect", "activemask"}
-MATRIX = {"mma", "wgmma", "ldmatrix", "stmatrix", "movmatrix"}
+MATRIX = {"mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix"}
 MOVES = {"mov", "selp", "cvta", "slct", "isspacep"}
 MEMORY = {"ld", "ldu", "st", "cp", "prefetch", "prefetchu"}
 HALF = {"f16", "f16x2", "bf16", "bf16x2"}

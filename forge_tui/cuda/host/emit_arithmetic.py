@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from forge_tui.cuda.host import arithmetic
+from forge_tui.cuda.host.emit_carry import carries
 from forge_tui.cuda.host.generate import FLOAT, SIGNED, Emitter, Unsupported, handles
 from forge_tui.cuda.host.ptx import SIZES, Group, Immediate, Instruction, Register
 
@@ -54,7 +55,9 @@ def _add(e: Emitter, i: Instruction) -> None:
         return e.line(f"I.mul_high({a}, {b}, {e.write(i.args[0], kind)})")
     if kind in ("u16x2", "s16x2"):
         return _packed(e, i, PLAIN[i.root], kind)
-    if "cc" in i.parts or kind not in INTEGER | FLOAT:
+    if "cc" in i.parts:
+        return carries(e, i)
+    if kind not in INTEGER | FLOAT:
         raise Unsupported
     a, b = operands(e, i, kind)
     d = e.write(i.args[0], kind)
@@ -99,7 +102,9 @@ def _mad(e: Emitter, i: Instruction) -> None:
         return _half(e, i, "fma", kind)
     if kind in FLOAT:
         return _fma(e, i, kind)
-    if "cc" in i.parts or "sat" in i.parts:
+    if "cc" in i.parts:
+        return carries(e, i)
+    if "sat" in i.parts:
         raise Unsupported
     if "wide" in i.parts:
         return _wide(e, i)

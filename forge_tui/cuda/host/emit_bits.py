@@ -43,9 +43,9 @@ def _bfe(e: Emitter, i: Instruction) -> None:
 
 @handles("prmt")
 def _prmt(e: Emitter, i: Instruction) -> None:
-    if i.opcode != "prmt.b32":
-        raise Unsupported
     a, b, c = (e.read(x, "u32") for x in i.args[1:])
+    if i.opcode != "prmt.b32":
+        c = f"I.permutation({i.parts[2]!r}, {c})"
     e.line(f"I.permute({a}, {b}, {c}, {e.write(i.args[0], 'u32')})")
 
 
@@ -72,3 +72,11 @@ def _dp4a(e: Emitter, i: Instruction) -> None:
     result = "s32" if "s32" in kinds else "u32"
     a, b, c = e.read(i.args[1], kinds[0]), e.read(i.args[2], kinds[1]), e.read(i.args[3], result)
     e.line(f"I.dot4({a}, {b}, {c}, {kinds}, {e.write(i.args[0], result)})")
+
+
+@handles("dp2a")
+def _dp2a(e: Emitter, i: Instruction) -> None:
+    kinds = (i.parts[2], i.parts[3])
+    result = "s32" if "s32" in kinds else "u32"
+    a, b, c = e.read(i.args[1], kinds[0]), e.read(i.args[2], kinds[1]), e.read(i.args[3], result)
+    e.line(f"I.dot2({a}, {b}, {c}, {kinds}, {'hi' in i.parts}, {e.write(i.args[0], result)})")

@@ -7,11 +7,18 @@ from forge_tui.cuda.host.emit_arithmetic import HALF, INTEGER, finish_float, ope
 from forge_tui.cuda.host.generate import FLOAT, SIGNED, Emitter, Unsupported, handles
 from forge_tui.cuda.host.ptx import SIZES, Instruction
 
+FP8 = {"e4m3x2": "e4m3", "e5m2x2": "e5m2"}
 
 
 @handles("cvt")
 def _cvt(e: Emitter, i: Instruction) -> None:
     kinds = [p for p in i.parts if p in SIZES]
+    if set(i.parts) & set(FP8):
+        return _cvt_fp8(e, i)
+    if "pack" in i.parts:
+        return _cvt_pack(e, i)
+    if kinds == ["tf32", "f32"]:
+        return _cvt_tf32(e, i)
     if len(kinds) != 2 or set(i.parts) & {"rna", "rs", "satfinite", "scaled"} or any(p.startswith("e") for p in i.parts[1:]):
         raise Unsupported
     to, source = kinds
@@ -93,3 +100,44 @@ def _cvt_float(e: Emitter, i: Instruction, to: str, source: str, mode: str) -> N
     else:
         e.line(f"copyto({d}, {a}, casting='unsafe')")
     finish_float(e, i, d)
+
+
+def _cvt_fp8(e: Emitter, i: Instruction) -> None:
+    """Pairs of 8-bit floats to and from pairs of wider ones: the first source is the upper element."""
+    name = next(p for p in i.parts if p in FP8)
+    kind = FP8[name]
+    if "f16x2" in i.parts and i.parts.index("f16x2") < i.parts.index(name):
+        bits = e.read(i.args[1], "u16")
+        value = f"P.widen(P.lanes({bits}), {kind!r})"
+        value = f"np.maximum({value}, np.float32(0))" if "relu" in i.parts else value
+        return e.line(f"copyto(H.lanes_of({e.write(i.args[0], 'u32')}), H.narrow({value}, 'f16'))")
+    if "satfinite" not in i.parts or "rn" not in i.parts:
+        raise Unsupported
+    if "f16x2" in i.parts:
+        values = [f"H.widen(H.lanes({e.read(i.args[1], 'u32')})[..., {k}], 'f16')" for k in (1, 0)]
+    elif "f32" in i.parts and len(i.args) == 3:
+        values = [e.read(x, "f32") for x in i.args[1:]]
+    else:
+        raise Unsupported
+    if "relu" in i.parts:
+        values = [f"np.maximum({v}, np.float32(0))" for v in values]
+    high, low = (f"P.narrow({v}, {kind!r}).astype('u2')" for v in values)
+    e.line(f"copyto({e.write(i.args[0], 'u16')}, {high} << np.uint16(8) | {low})")
+
+
+def _cvt_pack(e: Emitter, i: Instruction) -> None:
+    kind = i.parts[3]
+    if "sat" not in i.parts or kind not in ("u8", "s8", "u16", "s16", "u4", "s4", "u2", "s2") or i.parts[4] != "s32":
+        raise Unsupported
+    a, b = (e.read(x, "s32") for x in i.args[1:3])
+    above = e.read(i.args[3], "u32") if len(i.args) > 3 else "None"
+    e.line(f"I.pack_saturated({a}, {b}, {above}, {kind!r}, {e.write(i.args[0], 'u32')})")
+
+
+def _cvt_tf32(e: Emitter, i: Instruction) -> None:
+    """To the 10 bits of fraction that a tf32 has."""
+    if "satfinite" in i.parts:
+        raise Unsupported
+    mode = next(p for p in i.parts if p in ("rna", "rn", "rz"))
+    relu = "relu" in i.parts
+    e.line(f"A.round_tf32({e.read(i.args[1], 'f32')}, {mode!r}, {relu}, {e.write(i.args[0], 'u32')})")

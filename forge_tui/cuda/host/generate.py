@@ -27,7 +27,7 @@ FLOAT = {"f32", "f64"}
 
 
 MACHINE_NAMES = ("unsupported", "both", "fold_threads", "fold_blocks", "gmem", "smem", "lmem", "warps", "generic",
-                 "atomic", "copies", "trap", "bar_red", "cmem", "mbarriers", "bulk")
+                 "atomic", "copies", "trap", "bar_red", "cmem", "mbarriers", "bulk", "matrix")
 """What generated code uses of the machine it runs on."""
 
 
@@ -36,9 +36,9 @@ def library() -> dict[str, object]:
     import numpy as np
     import torch
 
-    from forge_tui.cuda.host import arithmetic, halves, integers
+    from forge_tui.cuda.host import arithmetic, fp8, halves, integers
 
-    return {"np": np, "torch": torch, "A": arithmetic, "H": halves, "I": integers, "copyto": np.copyto}
+    return {"np": np, "torch": torch, "A": arithmetic, "H": halves, "I": integers, "P": fp8, "copyto": np.copyto}
 
 
 class Unsupported(Exception):

@@ -147,3 +147,66 @@ def dot4(a: Lanes, b: Lanes, c: Lanes, signs: tuple[str, str], d: Lanes) -> None
                 for w, sign in ((a, signs[0]), (b, signs[1])))
         total = total + x.astype(np.int64) * y.astype(np.int64)
     np.copyto(d, total.astype(np.uint64).astype(np.uint32).view(d.dtype))
+
+
+def dot2(a: Lanes, b: Lanes, c: Lanes, signs: tuple[str, str], high: bool, d: Lanes) -> None:
+    """`dp2a`: two products of 16-bit halves of a with bytes of b (the upper two, if `high`) added to c."""
+    total = c.astype(np.int64)
+    for index in range(2):
+        x = np.right_shift(a, a.dtype.type(16 * index)).astype(np.uint16).view(np.int16 if signs[0] == "s32" else np.uint16)
+        y = np.right_shift(b, b.dtype.type(8 * index + 16 * high)).astype(np.uint8).view(np.int8 if signs[1] == "s32" else np.uint8)
+        total = total + x.astype(np.int64) * y.astype(np.int64)
+    np.copyto(d, total.astype(np.uint64).astype(np.uint32).view(d.dtype))
+
+
+PERMUTATIONS = {"f4e": (0x3210, 0x4321, 0x5432, 0x6543), "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
+                "rc8": (0x0000, 0x1111, 0x2222, 0x3333), "ecl": (0x3210, 0x3211, 0x3222, 0x3333),
+                "ecr": (0x0000, 0x1110, 0x2210, 0x3210), "rc16": (0x1010, 0x3232, 0x1010, 0x3232)}
+"""Selectors that the modes of `prmt` stand for, by the two low bits of its third operand (PTX ISA, "prmt")."""
+
+
+def permutation(mode: str, selector: Lanes) -> Lanes:
+    return np.array(PERMUTATIONS[mode], np.uint32)[(selector & np.uint32(3)).astype(np.int64)]
+
+
+def product(a: Lanes, b: Lanes, high: bool) -> Lanes:
+    """One half of a product, as unsigned."""
+    if not high:
+        return np.multiply(a, b)
+    d = np.empty(np.broadcast_shapes(a.shape, b.shape), a.dtype)
+    mul_high(a, b, d)
+    return d.view(f"u{d.itemsize}")
+
+
+def add_carry(a: Lanes, b: Lanes, carry: Lanes | None, d: Lanes, out: Lanes | None) -> None:
+    """a + b + carry, and whether that did not fit."""
+    total = a + b
+    over = total < a
+    if carry is not None:
+        total = total + carry.astype(total.dtype)
+        over = over | carry & (total == 0)
+    np.copyto(d, total)
+    if out is not None:
+        np.copyto(out, over)
+
+
+def subtract_borrow(a: Lanes, b: Lanes, borrow: Lanes | None, d: Lanes, out: Lanes | None) -> None:
+    """a - b - borrow, and whether that went below zero."""
+    rest, under = a - b, a < b
+    if borrow is not None:
+        under = under | borrow & (rest == 0)
+        rest = rest - borrow.astype(rest.dtype)
+    np.copyto(d, rest)
+    if out is not None:
+        np.copyto(out, under)
+
+
+def pack_saturated(a: Lanes, b: Lanes, c: Lanes | None, kind: str, d: Lanes) -> None:
+    """`cvt.pack.sat`: b below a, each clamped to `kind`; c's low bits above them."""
+    bits = int(kind[1:])
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if kind[0] == "s" else (0, (1 << bits) - 1)
+    below, above = (np.clip(x, low, high).astype(np.int64) & (1 << bits) - 1 for x in (b, a))
+    word = below | above << bits
+    if c is not None:
+        word = word | c.astype(np.int64) << 2 * bits
+    np.copyto(d, (word & 0xFFFFFFFF).astype(np.uint32))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from forge_tui.cuda.faults import CandidateFault
-from forge_tui.cuda.host import emit_arithmetic, emit_async, emit_bits, emit_convert, emit_memory
+from forge_tui.cuda.host import emit_arithmetic, emit_async, emit_bits, emit_carry, emit_convert, emit_matrix, emit_memory
 from forge_tui.cuda.host.analyse import BLOCK, THREAD, analyse
 from forge_tui.cuda.host.counts import Tally
 from forge_tui.cuda.host.generate import Emitter
@@ -24,7 +24,7 @@ from forge_tui.cuda.host.translation import Geometry, Translations, Variant
 from forge_tui.cuda.program import Argument, Launch
 from forge_tui.cuda.target import LaunchCounts
 
-assert emit_arithmetic and emit_async and emit_bits and emit_convert and emit_memory        # they register what writes each instruction
+EMITTERS = emit_arithmetic, emit_async, emit_bits, emit_carry, emit_convert, emit_matrix, emit_memory      # they register what writes each instruction
 
 SHARED = {"shared", "shared::cta"}
 SIGNALS = {"volatile", "relaxed", "acquire", "release"}
@@ -106,7 +106,7 @@ def needs_order(kernel: Kernel) -> bool:
 
 def _granule(kernel: Kernel, space: str) -> int:
     """Smallest size with which a kernel accesses shared or local memory: what its shadow is kept by."""
-    sizes = [SIZES[i.type] for b in kernel.blocks for i in b.instructions if i.root in ("ld", "st", "atom", "red")
+    sizes = [SIZES[i.type] for b in kernel.blocks for i in b.instructions if i.root in ("ld", "st", "atom", "red", "wmma")
              and (space in i.parts or f"{space}::cta" in i.parts or not {"global", "param", "const", "shared", "local"} & set(i.parts))]
     return min([4, *sizes])
 

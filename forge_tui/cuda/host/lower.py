@@ -206,7 +206,9 @@ def lower(module: Module, name: str) -> Kernel:
     """Flatten kernel `name`. Raises PtxError when it has a form that cannot be flattened, KeyError when it is not there."""
     function = module.functions[name]
     flat = _Flattener(module)
+    flat.registers[CARRY.name] = "pred"
     flat.add(function, "", {}, 0)
+    flat.body = [with_carry(item) if isinstance(item, Instruction) else item for item in flat.body]
     parameters, end = [], 0
     for variable in function.params:
         end = -(-end // variable.align) * variable.align
@@ -228,6 +230,18 @@ def lower(module: Module, name: str) -> Kernel:
         data[constants[variable.name]:constants[variable.name] + len(variable.data or b"")] = variable.data or b""
     return Kernel(name, parameters, end, flat.registers, _blocks(flat), shared, static_shared, local, local_bytes,
                   constants, bytes(data))
+
+
+CARRY = Register("%carry flag")
+
+
+def with_carry(item: Instruction) -> Instruction:
+    """An instruction with the carry flag among its operands, if it sets or uses it."""
+    uses, sets = item.root in ("addc", "subc", "madc"), "cc" in item.parts and item.root in ("add", "sub", "mad", "addc", "subc", "madc")
+    if not uses and not sets:
+        return item
+    first = Group((item.args[0], CARRY), "|") if sets else item.args[0]
+    return Instruction(item.opcode, (first, *item.args[1:], *((CARRY,) if uses else ())), item.guard, item.negated, item.line)
 
 
 def waits(item: Instruction) -> bool:

@@ -97,6 +97,8 @@ class Instruction:
             return "red" in self.parts
         if self.root == "mbarrier":
             return self.parts[1] in ("arrive", "test_wait", "try_wait", "arrive_drop", "pending_count")
+        if self.root == "wmma":
+            return self.parts[1] != "store"
         return self.root not in NO_RESULT and bool(self.args)
 
     def writes(self) -> list[str]:

@@ -19,6 +19,7 @@ from forge_tui.cuda.host.cluster_barrier import ClusterBarrier
 from forge_tui.cuda.host.clusters import ClusterMemory
 from forge_tui.cuda.host.counts import Tally
 from forge_tui.cuda.host.generic import GenericMemory
+from forge_tui.cuda.host.matrix import Matrix
 from forge_tui.cuda.host.mbarriers import Mbarriers
 from forge_tui.cuda.host.memory import Buffer, GlobalMemory
 from forge_tui.cuda.host.ordered_shadow import OrderedShadow
@@ -65,6 +66,7 @@ class Machine:
         self.cmem = ClusterMemory(self)
         self.mbarriers = Mbarriers(self)
         self.bulk = BulkCopies(self)
+        self.matrix = Matrix(self)
         self.variant = translations.narrow
         self.use(translations.narrow)
 

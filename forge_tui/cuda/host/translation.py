@@ -12,7 +12,7 @@ from forge_tui.cuda.host.analyse import Analysis
 from forge_tui.cuda.host.generate import Code
 from forge_tui.cuda.host.lower import Kernel, waits
 
-COLLECTIVES = {"shfl", "vote", "match", "redux", "elect"}
+COLLECTIVES = {"shfl", "vote", "match", "redux", "elect", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"}
 EFFECTS = {"st", "atom", "red", "bar", "barrier", "mbarrier", "cp"}
 
 
