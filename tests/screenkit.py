@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from benchmarks.screen_projects import doctor_cache, many_nodes_project
 from forge_tui.app import ForgeApp
+from forge_tui.screens.watch import ProjectWatch
 
 Steps = Callable[[ForgeApp, Pilot[int]], Awaitable[None]]
 
@@ -49,3 +50,10 @@ async def press(app: ForgeApp, pilot: Pilot[int], *keys: str) -> str:
     await pilot.press(*keys)
     await pilot.pause(0.15)
     return text_of(app)
+
+
+def read(root: Path) -> ProjectWatch:
+    """A project as the screens have it."""
+    watch = ProjectWatch(root)
+    watch.refresh()
+    return watch

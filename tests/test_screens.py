@@ -5,22 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import msgspec
 import pytest
-from screenkit import drive, home, press, root, text_of  # noqa: F401
+from screenkit import drive, home, press, read, root, text_of  # noqa: F401
 from textual.pilot import Pilot
 
 from benchmarks.screen_projects import SOURCE, Growing, candidate, launcher_home, project, softmax, started
 from forge_tui.app import ForgeApp
 from forge_tui.engine import events, steering
-from forge_tui.engine.judge.verdict import Point
 from forge_tui.engine.providers.live import LiveReplies
 from forge_tui.engine.report import document
 from forge_tui.engine.state import load_state
-from forge_tui.screens.candidate import heat_table
-from forge_tui.screens.code import highlighted, side_by_side, unified
-from forge_tui.screens.exporting import Export
-from forge_tui.screens.markdown import rendered
 from forge_tui.screens.watch import ProjectWatch
 from forge_tui.screens.widgets.table import Table
 from forge_tui.specs import Call
@@ -103,12 +97,6 @@ def test_a_first_idea_is_compared_with_the_best_and_d_goes_round(root: Path) -> 
     drive(root, steps)
 
 
-def read(root: Path) -> ProjectWatch:
-    watch = ProjectWatch(root)
-    watch.refresh()
-    return watch
-
-
 def test_hint_prune_and_pin_reach_the_project_folder(root: Path) -> None:
     async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "enter")
@@ -171,6 +159,35 @@ def test_marked_operators_are_the_ones_that_are_forged(tmp_path: Path, monkeypat
     assert asked == [("--ops", keys[0], "--ops", keys[1]), ()]
 
 
+def test_another_writer_is_named_for_the_runs_started_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, keys = project(tmp_path / "encoder", [softmax(64), softmax(32)])
+    with JournalWriter(paths.journal) as journal:
+        for event in (
+            started(1.0),
+            events.Selected(at=1.0, operators=tuple(keys)),
+            events.OperatorDone(at=2.0, variant=keys[0], status="skipped", reason="no kernel ships", best=None),
+            events.OperatorDone(at=2.0, variant=keys[1], status="failed", reason="all were wrong", best=None),
+            events.RunEnded(at=3.0, run="r", status="done", reason="", exit_code=0),
+        ):
+            journal.append(events.encode(event))
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(ForgeApp, "start_engine", lambda self, watch, options, what: asked.append(options))
+    before = paths.config.read_text()
+
+    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
+        assert "100% of the time has no kernel: w" in text_of(app)
+        await press(app, pilot, "space", "down")
+        assert "no kernel ships; w chooses another writer" in " ".join((await press(app, pilot, "enter")).split())
+        assert "there is no provider" in await press(app, pilot, "w", "ctrl+u", *"nobody", "enter")
+        await press(app, pilot, "w", "ctrl+u", *"exchange", "enter")
+        await press(app, pilot, "F")
+
+    drive(paths.root, steps)
+    assert asked == [("--provider", "exchange")] and paths.config.read_text() == before
+
+
 def test_a_running_engine_is_told_of_and_its_queue_shown(tmp_path: Path) -> None:
     growing = Growing(tmp_path)
 
@@ -226,100 +243,6 @@ def test_a_reply_is_shown_while_it_is_written_and_its_reasoning_afterwards(tmp_p
         drive(growing.root, steps)
 
 
-# -- results
-
-
-def done(root: Path, key: str) -> None:
-    """The best candidate confirmed, packed and run in the model."""
-    paths = ProjectPaths(root)
-    watch = ProjectWatch(root)
-    watch.refresh()
-    best = watch.state.operator(key).best
-    package = paths.packages / "forged/forged_encoder"
-    package.mkdir(parents=True)
-    (package / "manifest.toml").write_text(f'format = 1\nentries = ["{key}"]\n')
-    with JournalWriter(paths.journal) as journal:
-        for event in (
-            events.Confirmed(at=9.0, node=best.id, verdict=best.verdict, value=best.value),
-            events.Packaged(at=10.0, path=str(package.parent), kernels=1),
-            events.InModel(
-                at=11.0,
-                relative_error=1e-7,
-                kernel_calls=5,
-                fallback_calls=1,
-                kernels=(events.KernelUse(key, 5, {"other stride": 1}),),
-            ),
-        ):
-            journal.append(events.encode(event))
-
-
-def test_calls_by_the_kernel_and_by_the_original_are_counted_with_the_guard(root: Path) -> None:
-    (key,) = load_state(ProjectPaths(root)).operators
-    done(root, key)
-
-    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
-        assert "✓ 5 of 6" in text_of(app) and "other stride 1" in " ".join(text_of(app).split())
-        shown = await press(app, pilot, "r")
-        assert "its kernel ran 5 times in the model, the original 1: other stride 1" in shown
-        assert "b compares and times it" in shown
-
-    drive(root, steps, size=(200, 60))
-
-
-def test_the_whole_model_s_times_are_shown_until_there_is_another_package(root: Path) -> None:
-    (key,) = load_state(ProjectPaths(root)).operators
-    done(root, key)
-    times = (events.ModelTime("eager", 4100.0, 1.0), events.ModelTime("forged", 3300.0, 1.242, (1.23, 1.25)))
-    with JournalWriter(ProjectPaths(root).journal) as journal:
-        journal.append(
-            events.encode(
-                events.Benched(at=12.0, accepted=True, reason="1.242x", device="GPU", times=times, error=1e-7)
-            )
-        )
-
-    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
-        shown = await press(app, pilot, "r")
-        assert "✓ accepted: 1.242x" in shown and "forged 3.30 ms (1.24x [1.23, 1.25])" in shown
-
-    drive(root, steps)
-    state = load_state(ProjectPaths(root))
-    assert state.last_event_at == 11.0  # a bench is no part of a run's time
-    state.apply(events.Packaged(at=13.0, path="p", kernels=1))
-    assert state.benched is None
-
-
-def test_kernels_are_chosen_for_export_with_the_reason_beside_each(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (key,) = load_state(ProjectPaths(root)).operators
-    asked: list[tuple[str, ...]] = []
-
-    async def export(*arguments: str) -> object:
-        asked.append(arguments)
-        return msgspec.defstruct("Finished", [("code", int, 0), ("out", str, "1 kernel"), ("err", str, "")])()
-
-    monkeypatch.setattr("forge_tui.screens.results.forge_command", export)
-
-    async def unconfirmed(app: ForgeApp, pilot: Pilot[int]) -> None:
-        shown = await press(app, pilot, "r", "x")
-        assert "not confirmed in a fresh process" in shown and "export 0 of 1" in shown
-        await press(app, pilot, "ctrl+s")
-        assert isinstance(app.screen, Export)  # nothing is taken
-        assert "export 1 of 1" in await press(app, pilot, "space")
-
-    drive(root, unconfirmed)
-    done(root, key)
-
-    async def confirmed(app: ForgeApp, pilot: Pilot[int]) -> None:
-        shown = await press(app, pilot, "r", "w")
-        assert "✓ confirmed, 1.9" in shown and "export 1 of 1" in shown and "and a wheel" in shown
-        await press(app, pilot, "ctrl+s")
-
-    drive(root, confirmed)
-    (arguments,) = asked
-    assert arguments[-3:] == ("--select", key, "--wheel")
-
-
 # -- the launcher
 
 
@@ -347,49 +270,6 @@ def test_projects_are_renamed_archived_and_moved_to_the_trash(tmp_path: Path, mo
     assert not (tmp_path / "project-002").exists()
     (kept,) = (tmp_path / ".forge-trash").iterdir()
     assert (kept / "journal.msgpack").is_file()
-
-
-# -- texts
-
-
-def test_markdown_is_read_with_its_code_and_lists() -> None:
-    text = "# Plan\n\n- one `x` and **two** more words than fit\n\n```cuda\nint x;\n```\nend"
-    lines = rendered(text, 24)
-    plain = ["".join(span for span, _ in line) for line in lines]
-    assert plain[0] == "Plan" and plain[2].startswith("- one x and two") and plain[3].startswith("  ")
-    assert "  int x;" in plain and plain[-1] == "end"
-    assert ("x", "accent") in lines[2] and ("two", "bold") in lines[2]
-    assert any(token == "code-type" for line in lines for _, token in line)
-
-
-def test_a_comment_over_lines_is_a_comment_on_each() -> None:
-    lines = highlighted("/* one\ntwo */\nint x;\n")
-    assert [line[0][1] for line in lines] == ["code-comment", "code-comment", "code-type"]
-
-
-def test_both_diffs_show_what_differs_also_in_long_lines() -> None:
-    old, new = "a\n" + "x" * 100 + "1\nb\n", "a\n" + "x" * 100 + "2\nb\n"
-    flat = ["".join(text for text, _ in line) for line in unified(old, new, "old", "new")]
-    assert "-" + "x" * 100 + "1" in flat and "+" + "x" * 100 + "2" in flat
-    beside = ["".join(text for text, _ in line) for line in side_by_side(old, new, "old", "new", 61)]
-    assert any("x1" in line and "x2" in line for line in beside)
-    assert unified(old, old, "old", "new") == []
-
-
-def test_the_heat_table_has_the_fastest_of_each_cell() -> None:
-    points = tuple(
-        Point({"BLOCK": block, "VEC": vec, "ITEMS": items}, float(block * vec + items))
-        for block in (1, 2)
-        for vec in (1, 3)
-        for items in (5,)
-    ) + (Point({"BLOCK": 2, "VEC": 3, "ITEMS": 5}, None),)
-    rows = ["".join(text for text, _ in line) for line in heat_table(points)]
-    assert (
-        rows[0].split()[-2:] == ["1", "3"]
-        and rows[1].split() == ["1", "6.00*", "8.00"]
-        and rows[2].split() == ["2", "7.00", "11.00"]
-    )
-    assert heat_table(points[:1]) == []
 
 
 def test_started_and_ended_runs_are_told_apart(root: Path) -> None:

@@ -13,6 +13,7 @@ from forge_tui.screens.widgets.table import fit
 from forge_tui.screens.words import TOKENS, bar, microseconds, money, short, speedup, state
 
 SHOWN_MODULES = 1
+IDEA_LINES = 3
 
 
 def card_lines(watch: ProjectWatch, entry: Entry, width: int) -> list[Line]:
@@ -28,14 +29,11 @@ def card_lines(watch: ProjectWatch, entry: Entry, width: int) -> list[Line]:
     lines += [(), *_times(watch, entry, width)]
     if operator and operator.best and operator.best.verdict:
         best = operator.best
-        lines += [
-            (),
-            (
-                ("best  ", "forge-muted"),
-                (f"#{best.number} {best.replied.idea if best.replied else best.strategy}", "bold"),
-            ),
-            *wrapped(best.verdict.sentence, width),
-        ]
+        idea = f"#{best.number} {best.replied.idea if best.replied else best.strategy}"
+        for number, line in enumerate(wrapped(idea, width - 6, "bold")[:IDEA_LINES]):
+            lines += [()] if not number else []
+            lines.append((("      " if number else "best  ", "forge-muted"), *line))
+        lines += wrapped(best.verdict.sentence, width)
         if best.verdict.settings:
             lines += wrapped(
                 ", ".join(f"{name} {value}" for name, value in best.verdict.settings.items()), width, "forge-muted"

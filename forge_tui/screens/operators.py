@@ -99,7 +99,9 @@ class OperatorBench(RunActions):
     OperatorBench.narrow.carded #card { display: block; width: 1fr; border-left: none; }
     OperatorBench.narrow.carded #operators { display: none; }
     OperatorBench.uncarded #card { display: none; }
-    OperatorBench.narrow #now { display: none; }
+    OperatorBench.narrow #below { layout: vertical; }
+    OperatorBench.narrow #now { width: 1fr; height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    OperatorBench.narrow #log { height: 1fr; }
     OperatorBench.low #below { height: 4; }
     """
 
@@ -130,6 +132,7 @@ class OperatorBench(RunActions):
 
     def on_resize(self) -> None:
         self.fit()
+        self._show()
         self.call_after_refresh(self._describe)
 
     def follow(self) -> None:
@@ -144,7 +147,8 @@ class OperatorBench(RunActions):
         keys = self._rows.keys(self._wanted)
         table.hidden = self._rows.silent()
         table.show(keys)
-        self.update("#now", self._now())
+        now = self._now()
+        self.update("#now", now.replace("\n", "   ") if self.has_class("narrow") else now)
         self.query_one("#log", LineView).show(_log(list(self.project.log)[-LOG_LINES:]))
         self._card_stale = True
 
@@ -192,9 +196,9 @@ class OperatorBench(RunActions):
         if status != "done":
             return f"{status}: F goes on"
         left = sum(self._rows.share_of("skipped", "failed"))
-        lines = ["done: r shows the results, x there exports"]
+        lines = ["done: r shows the results and exports"]
         if left >= WORTH_MORE:
-            lines.append(f"{left:.0%} of the time has no kernel: w chooses another writer")
+            lines.append(f"{left:.0%} of the time has no kernel: w names another writer")
         return "\n".join(lines)
 
     def _describe(self) -> None:
