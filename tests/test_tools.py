@@ -303,10 +303,13 @@ def test_racecheck_is_not_believed_of_signals_that_it_does_not_follow(monkeypatc
     monkeypatch.setattr(insight, "sanitize", lambda *given: [finding])
     monkeypatch.setattr(insight, "_tensors", lambda trial, sample: {})
     setting = SimpleNamespace(program=Program("k.cu", body, (), ()), built=True)
-    target = SimpleNamespace(kind="cuda", index=0)
+    target, trial = SimpleNamespace(kind="cuda", index=0), SimpleNamespace(call=probe_variant()[0].call)
     if refused:
         with pytest.raises(Failed, match="says racecheck"):
-            insight.sanitized(setting, None, {}, target)
+            insight.sanitized(setting, trial, {}, target)
     else:
-        (check,) = insight.sanitized(setting, None, {}, target)
+        (check,) = insight.sanitized(setting, trial, {}, target)
         assert check.passed and "Race reported" in check.detail
+    monkeypatch.setattr(insight, "SANITIZED_BYTES", 1)
+    (check,) = insight.sanitized(setting, trial, {}, target)
+    assert check.passed and check.detail.startswith("not run")

@@ -28,6 +28,9 @@ def has_sanitizer(target: Target) -> bool:
     return target.kind == "cuda" and find_tool("compute-sanitizer") is not None
 
 
+SANITIZED_BYTES = 256 << 20
+"""Calls on more are not put under the sanitizer: four copies of the tensors, and one access after another."""
+
 SIGNALS = re.compile(r"\batomic\w+\s*\(|(?<!asm )\bvolatile\b|\b(?:atom|red)\.|\.(?:relaxed|acquire|release)\.")
 """Ways for threads to order their accesses that racecheck does not follow: it knows barriers (its documentation, "Racecheck
 Tool"), and reports a race where an atomic and a fence make none."""
@@ -38,6 +41,9 @@ def sanitized(setting: Setting, trial: Trial, sample: Mapping[str, torch.Tensor]
     if target.kind == "host":
         return [Check("sanitizer", True, detail=f"not run: {NOT_HERE}")]
     assert setting.program and setting.built
+    size = sum(spec.span for spec in (*(spec for _, spec in trial.call.tensors()), *trial.call.outputs))
+    if size > SANITIZED_BYTES:
+        return [Check("sanitizer", True, detail=f"not run: {size >> 20} MiB of tensors, of which every access would take minutes")]
     checks = []
     for found in sanitize(setting.program, setting.built, _tensors(trial, sample), target.index):  # type: ignore[attr-defined]
         name = f"sanitizer {found.tool}"
