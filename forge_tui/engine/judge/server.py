@@ -40,6 +40,8 @@ class Server:
         self._target = None
         self._timer = None
         self._samples: dict[str, list] = {}
+        self._imported = False
+        """Whether the model's own file was run: only for regions, whose reference it may hold."""
 
     def handle(self, body: bytes, progress: Callable[[bytes], None]) -> bytes:
         """One request. Raises WorkerError with a Refusal for everything that is no verdict."""
@@ -102,6 +104,7 @@ class Server:
         if self._target is None:
             raise ForgeError("the worker was asked to judge before it was greeted")
         variant = self._variant(request.variant)
+        self._find_region(variant)
         if request.variant not in self._samples:
             progress("loading captured tensors", 0, 1)
             self._samples = {request.variant: self._load(variant)}
@@ -128,6 +131,25 @@ class Server:
             raise ProjectError(f"no variant {key} was captured", where=str(paths.operators),
                                cure="capture the model again, or name one of `forge-tui show`")
         return variant
+
+    def _find_region(self, variant) -> None:
+        """Import what a region's reference is. Raises ProjectError where that is not what was captured."""
+        from forge_tui.engine.operators.regions import imported, is_region
+        from forge_tui.engine.package.runtime.callees import source_of
+        from forge_tui.engine.sources import import_code
+        from forge_tui.errors import ProjectError
+        from forge_tui.store.project import load_project
+
+        if not is_region(variant.operator):
+            return
+        if not self._imported:
+            import_code(load_project(self.project).model, self.project)
+            self._imported = True
+        for path in variant.operator.split("+"):
+            wanted = next((callee.source for form in variant.forms for callee in form.callees if callee.path == path), "")
+            if wanted and source_of(imported(path)) != wanted:
+                raise ProjectError(f"{path} is not what it was when the model was captured", where=str(self.project),
+                                   cure=f"capture again: forge-tui capture {self.project}")
 
     def _load(self, variant) -> list:
         from forge_tui.engine.samples import load_sample

@@ -21,6 +21,7 @@ from forge_tui.engine.operators.regions import is_region, region_arguments, regi
 from forge_tui.engine.operators.values import (
     describe, flatten_outputs, is_plain, materialize, named_tensors, tensor_spec, to_value,
 )
+from forge_tui.engine.package.runtime.callees import USER_FILE
 from forge_tui.errors import ProjectError
 
 __all__ = ["BindError", "IndependentDim", "Operator", "bind", "bytes_moved", "canonical", "describe", "flatten_outputs",
@@ -48,9 +49,18 @@ class Operator:
         return flatten_outputs(self.function(*positional, **keywords))
 
 
-@functools.cache
 def lookup(name: str) -> Operator:
     """The operator of a canonical name, or of a region. Raises ProjectError where this torch, or this environment, has none."""
+    # A user's own file may be another one of the same name by now.
+    return _find(name) if USER_FILE in name else _lookup(name)
+
+
+@functools.cache
+def _lookup(name: str) -> Operator:
+    return _find(name)
+
+
+def _find(name: str) -> Operator:
     if is_region(name):
         function = region_function(name)
         if function is None:

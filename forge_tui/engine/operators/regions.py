@@ -99,7 +99,6 @@ def imported(operator: str) -> Any:
     return getattr(found, name, None)
 
 
-@functools.cache
 def region_function(operator: str) -> Callable[..., Any] | None:
     """The region as a function of its arguments by name; None where this environment does not have it.
 
@@ -122,6 +121,7 @@ def region_function(operator: str) -> Callable[..., Any] | None:
     return function
 
 
+@functools.cache
 def _forward_of(kind: type) -> Callable[..., Any]:
     methods = {name: value for base in reversed(kind.__mro__) if base not in (nn.Module, object)
                for name, value in vars(base).items() if callable(value) or isinstance(value, (staticmethod, classmethod))}

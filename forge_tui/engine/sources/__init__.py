@@ -12,7 +12,7 @@ from forge_tui.engine.sources.usercode import user_code
 from forge_tui.errors import ProjectError
 from forge_tui.store.project import ModelConfig
 
-__all__ = ["LoadedModel", "load_model", "resolve_source"]
+__all__ = ["LoadedModel", "import_code", "load_model", "resolve_source"]
 
 RANDOM = "random"
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64,
@@ -44,6 +44,15 @@ def load_model(config: ModelConfig, base: Path) -> LoadedModel:
     if config.weights == RANDOM:
         loaded.notes.append("the weights are random: speed is real, the model's answers are not")
     return loaded
+
+
+def import_code(config: ModelConfig, base: Path) -> None:
+    """Run the model's own Python file, if it is one, so that its classes can be found by name. Raises as `load_model` does."""
+    path = _path(config.source, base)
+    if path.suffix == ".py" and not config.source.startswith("hf:"):
+        from forge_tui.engine.sources.python import import_file
+
+        import_file(path)
 
 
 def resolve_source(source: str, folder: Path) -> str:

@@ -57,21 +57,24 @@ def _table_dims(call: Call, turns: list[_Turn], table: TensorSpec) -> list[int |
     rank = turns[0].source.ndim
     if any(turn.source.ndim != rank or turn.source.shape != turn.result.shape or not turn.source.numel for turn in turns) or rank < 2:
         return None
-    given: list[int | None] = list(range(table.ndim))
-    at = call.arguments.get("unsqueeze_dim")
-    if isinstance(at, int):
-        given.insert(at % (table.ndim + 1), None)
-    elif table.ndim == rank - 1:
-        given.insert(rank - 2, None)
-    given = [None] * (rank - len(given)) + given
-    width = table.shape[-1]
-    if len(given) != rank or given[-1] != table.ndim - 1 or width % 2 or any(width > turn.source.shape[-1] for turn in turns):
+    width, at, own = table.shape[-1], call.arguments.get("unsqueeze_dim"), list(range(table.ndim))
+    if width % 2 or any(width > turn.source.shape[-1] for turn in turns):
         return None
+    places = [at % (table.ndim + 1)] if isinstance(at, int) else [0, *[rank - 2] * (table.ndim == rank - 1)]
+    for place in places:                                    # where the function makes a dimension of its own
+        dims = [*own[:place], *[None] * (rank - table.ndim if place == 0 else 1), *own[place:]]
+        found = _along(dims, turns, table) if len(dims) == rank and dims[-1] == table.ndim - 1 else None
+        if found is not None:
+            return found
+    return None
+
+
+def _along(dims: list[int | None], turns: list[_Turn], table: TensorSpec) -> list[int | None] | None:
+    """As `_table_dims`, dimensions of one element left out; None where sizes do not go together."""
     found: list[int | None] = []
-    for dim, own in enumerate(given[:-1]):
-        sizes = {turn.source.shape[dim] for turn in turns}
+    for dim, own in enumerate(dims[:-1]):
         moves = own is not None and table.shape[own] != 1
-        if moves and sizes != {table.shape[own]}:  # type: ignore[index]
+        if moves and {turn.source.shape[dim] for turn in turns} != {table.shape[own]}:  # type: ignore[index]
             return None
         found.append(own if moves else None)
     return found

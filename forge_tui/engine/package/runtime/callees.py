@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import sys
 import textwrap
 import types
 from typing import Any
@@ -46,7 +47,19 @@ def is_this(item: Any, path: str, source: str) -> bool:
     own = path_of(item)
     if own != path and not (path.startswith(USER_FILE) and path.split(".", 1)[1] == item.__qualname__):
         return False
-    return not source or source_of(item) == source
+    same = not source or source_of(item) == source
+    if same:
+        _MET[path] = item
+    return same
+
+
+def found(path: str) -> Any:
+    """The captured class or function of that path that was met last, else that of an imported Python module."""
+    module, _, name = path.rpartition(".")
+    return _MET[path] if path in _MET else getattr(sys.modules[module], name)
+
+
+_MET: dict[str, Any] = {}
 
 
 @functools.lru_cache(maxsize=4096)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from .callees import is_this, state_of
+from .callees import found, is_this, state_of
 from .entry import Backend, Entry
 from .router import Router
 
@@ -63,23 +62,15 @@ class Function:
         self.path = path
         self.source: str = callee["source"]
         self.router = Router(path, self.alone, backend)
-        self._function: Callable[..., Any] | None = None
 
     def alone(self, *args: Any, **kwargs: Any) -> Any:
-        return (self._function or found(self.path))(*args, **kwargs)
+        return found(self.path)(*args, **kwargs)
 
     def standing_in(self, function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any] | None:
         """What stands in the place of `function`, which `original` is or stands in for; None where it is another one."""
         if not is_this(function, self.path, self.source):
             return None
-        self._function = function
         return self.router.standing_in(function, original)
-
-
-def found(path: str) -> Any:
-    """A class or function of a Python module that is imported already."""
-    module, _, name = path.rpartition(".")
-    return getattr(sys.modules[module], name)
 
 
 def module_with(path: str, state: dict[str, Any]) -> Callable[..., Any]:
