@@ -30,6 +30,8 @@ try:
 except ImportError:  # private to torch: another version may not have it
     TensorGuards = None
 
+_grad_enabled, _modes_enabled = torch.is_grad_enabled, torch._C._is_torch_function_mode_enabled
+
 MOST_GUARDS = 4
 """Fast guards kept of one form: the same call with ordinary and with inference tensors, on two devices."""
 
@@ -130,19 +132,26 @@ class Spelling:
         self.shape = entry.inputs[0].shape
         self.constants = tuple(flat[at] for at in others)
         self.kinds = tuple(type(value) for value in self.constants)
+        self.numbers = any(isinstance(value, (int, float)) for value in self.constants)
+        """Whether values of another type may equal the constants."""
         self.take_tensors = _getter([tensors[place] for place in order])
         self.take_constants = _getter(others)
         self.aligned = tuple((at, pattern.align) for at, pattern in enumerate(entry.inputs) if at and pattern.align > 1)
         """Of all but the first input, which is looked at before anything else."""
         self.dtype = entry.inputs[0].dtype
         self.stride = entry.inputs[0].stride
+        self.dense = self.stride == torch.empty(self.shape, device="meta").stride()
+        """Whether a look at contiguity, which is cheaper, tells most other strides; the guards compare them all."""
         self.align = entry.inputs[0].align
         self.fallbacks = form.fallbacks
         self.guards: list[Any] = []
         """Fast guards, each built from tensors that passed every check."""
+        self.check: Any = _never
+        """The first of them: of the device that `invoke` is for."""
+        self.invoke: Any = None
 
     def refusal(self, tensors: tuple[Any, ...], flat: Any, backend: Backend) -> str:
-        """Which guard the call violates, in words; empty when the kernel may run."""
+        """Which guard the call violates, in words; empty when the kernel may run. For calls whose first input is as captured."""
         for check in self.guards:
             if check(*tensors):
                 break
@@ -151,17 +160,22 @@ class Spelling:
             if reason:
                 return reason
             self.remember(tensors)
-        constants = self.take_constants(flat)
-        if constants != self.constants or tuple(map(type, constants)) != self.kinds:
-            return "other arguments"
-        if torch.is_grad_enabled():
-            for tensor in tensors:
-                if tensor.requires_grad:
-                    return "a gradient is wanted"
+        return self.late_refusal(tensors, flat)
+
+    def late_refusal(self, tensors: tuple[Any, ...], flat: Any) -> str:
+        """What a fast guard that holds leaves open."""
         for at, align in self.aligned:
             if tensors[at].data_ptr() % align:
                 return "other alignment"
-        if torch._C._is_torch_function_mode_enabled() and foreign_mode():
+        if self.constants:
+            constants = self.take_constants(flat)
+            if constants != self.constants or (self.numbers and tuple(map(type, constants)) != self.kinds):
+                return "other arguments"
+        if _grad_enabled():
+            for tensor in tensors:
+                if tensor.requires_grad:
+                    return "a gradient is wanted"
+        if _modes_enabled() and foreign_mode():
             return "under a torch function mode"
         return self.entry.disabled
 
@@ -177,6 +191,11 @@ class Spelling:
         if TensorGuards is not None and len(self.guards) < MOST_GUARDS:
             self.guards.append(TensorGuards(*tensors, dynamic_dims_sizes=[list(tensor.size()) for tensor in tensors],
                                             dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors]).check)
+            self.check = self.guards[0]
+
+
+def _never(*_: Any) -> bool:
+    return False
 
 
 def _filled(value: Any, places: Iterator[int], tensors: dict[int, torch.Tensor]) -> Any:
@@ -189,13 +208,10 @@ def _filled(value: Any, places: Iterator[int], tensors: dict[int, torch.Tensor])
 
 
 def _getter(places: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """Always a tuple, whatever the number of places."""
+    """From a tuple always a tuple, whatever the number of places."""
     if len(places) > 1:
         return itemgetter(*places)
-    if places:
-        one = itemgetter(places[0])
-        return lambda values: (one(values),)
-    return lambda values: ()
+    return itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
 
 
 _Group = tuple[int, bool, dict[tuple[int, ...], list[Spelling]]]
@@ -276,18 +292,23 @@ class Router:
                     try:
                         if tensor.dtype is not spelling.dtype:
                             reason = "other dtype"
-                        elif tensor.stride() != spelling.stride:
+                        elif not tensor.is_contiguous() if spelling.dense else tensor.stride() != spelling.stride:
                             reason = "other stride"
                         elif tensor.data_ptr() % spelling.align:
                             reason = "other alignment"
                         else:
                             tensors = spelling.take_tensors(flat)
-                            reason = spelling.refusal(tensors, flat, backend)
+                            known = spelling.check(*tensors)
+                            reason = spelling.late_refusal(tensors, flat) if known else spelling.refusal(tensors, flat, backend)
                     except (IndexError, TypeError, RuntimeError, ValueError, AttributeError):
                         reason = spelling.unusual(flat, backend)
                     if not reason:
                         entry = spelling.entry
-                        invoke = entry.invoker(tensors[0].device, backend)
+                        invoke = spelling.invoke if known else None
+                        if invoke is None:
+                            invoke = entry.invoker(tensors[0].device, backend)
+                            if known and type(invoke) is not str:
+                                spelling.invoke = invoke
                         if type(invoke) is not str:
                             if entry.canary_every:
                                 return entry.watched(invoke, tensors, lambda: original(*args, **kwargs))
@@ -295,8 +316,8 @@ class Router:
                             return invoke(tensors)
                         reason = invoke
                     counter = spelling.fallbacks
-            counter[reason] += 1
-            return original(*args, **kwargs)
+            counter[reason] = counter.get(reason, 0) + 1
+            return original(*args, **kwargs) if kwargs else original(*args)
 
         route.__name__ = getattr(function, "__name__", self.path.rpartition(".")[2])
         route._forge_function = function  # type: ignore[attr-defined] - what it stands in for
