@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from region_functions import apply_rotary_to_one
+
 
 class LateRMSNorm(nn.Module):
     """The weight multiplies what has been cast back, as in Llama."""
@@ -88,3 +90,55 @@ class ChannelsNorm(nn.Module):
         mean = x.mean(1, keepdim=True)
         variance = (x - mean).pow(2).mean(1, keepdim=True)
         return self.weight[:, None, None] * ((x - mean) / torch.sqrt(variance + self.eps)) + self.bias[:, None, None]
+
+
+class Gate(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = nn.GELU(approximate="tanh")
+
+    def forward(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self.act(x) * other
+
+
+class Activated(nn.Module):
+    """As residual blocks of VAEs begin, the steps on lines of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.nonlinearity = nn.GroupNorm(4, 16), nn.SiLU()
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(hidden)
+        hidden = self.nonlinearity(hidden)
+        return hidden
+
+
+class Residual(nn.Module):
+    """As decoder layers go on: the sum is kept, its norm goes further."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = LateRMSNorm(32)
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        x = residual + x
+        residual = x
+        x = self.norm(x)
+        return residual + 2 * x
+
+
+class PostNorm(nn.Module):
+    """As BERT's layers end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.LayerNorm = nn.LayerNorm(32)
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return self.LayerNorm(x + residual)
+
+
+class Turned(nn.Module):
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        return apply_rotary_to_one(x, cos, sin, unsqueeze_dim=2)
