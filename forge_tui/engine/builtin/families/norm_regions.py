@@ -123,7 +123,7 @@ def sum_norm_region(call: Call) -> Iterator[Recipe]:
 
 def _summed(call: Call, norm: Norm, count: int, guards: list[str]) -> Iterator[Recipe]:
     """The kernel for contiguous tensors of one shape; count: trailing dimensions that are one row."""
-    source, other, result = call.arguments["input"], call.arguments.get("other"), call.outputs[-1]
+    source, other = call.arguments["input"], call.arguments.get("other")
     tensors = (source, other, *call.outputs)
     if not floats(*tensors) or any(spec.shape != source.shape or not spec.contiguous for spec in tensors) or not source.numel:
         return

@@ -106,8 +106,8 @@ def _recipe(call: Call, turns: list[_Turn], specs: dict[str, TensorSpec], where:
     guards += [f"{name}.shape[-1] == {last}" for turn in turns for name in (turn.name, turn.out) if name != first.name]
     guards += [f"{name}.shape[{dim}] == {turn.name}.shape[{dim}]" for turn in turns for name in (turn.out,) for dim in range(rank - 1)]
     guards += [f"{turn.name}.shape[{dim}] == {first.name}.shape[{dim}]" for turn in turns[1:] for dim in outer]
-    guards += [f"{name}.shape[{at}] == {1 if table.shape[at] == 1 else 'cos.shape[%d]' % at}" for name in ("cos", "sin") for at in range(table.ndim)
-               if name == "sin" or table.shape[at] == 1]
+    guards += [f"sin.shape[{at}] == cos.shape[{at}]" for at in range(table.ndim)]
+    guards += [f"cos.shape[{at}] == 1" for at in range(table.ndim) if table.shape[at] == 1]
     guards += [f"cos.shape[{where[dim]}] == {first.name}.shape[{dim}]" for dim in places]
     guards += [f"{width} % 2 == 0", f"{width} <= {last}"]
     if "unsqueeze_dim" in call.arguments:
