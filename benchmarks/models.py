@@ -53,7 +53,8 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         made = forge("new", project, "--model", source, "--device", options.device)
         if made.returncode:
             return {"failed": "new"}
-    ran = forge("--run", project, "--json", "--iterations", options.iterations, "--time-limit", options.time_limit)
+    ran = forge("--run", project, "--json", "--iterations", options.iterations, "--time-limit", options.time_limit,
+                *(f"--ops={pattern}" for pattern in options.ops))
     run = json.loads(ran.stdout.splitlines()[-1]) if ran.stdout else {}
     if not run.get("package"):
         return {"failed": f"--run ended with {ran.returncode}: {run.get('error') or 'no kernel won'}", "run": run}
@@ -82,6 +83,7 @@ def main() -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--iterations", type=int, default=6)
     parser.add_argument("--time-limit", default="5m")
+    parser.add_argument("--ops", action="append", default=[], metavar="PATTERN", help="only these operators, as of `--run`")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the JSON file")
