@@ -120,7 +120,7 @@ def _nvrtc(program: Program, kind: str, arch: str, tools: Toolchain) -> tuple[by
             raise _compile_fault(program, log or str(status))
         ptx = _fetch(nvrtc, handle, "PTX")
         code = _fetch(nvrtc, handle, "CUBIN") if kind == "cubin" else ptx
-        return code, ptx.decode(), log
+        return code, ptx.decode(errors="replace"), log      # a file's own inline assembly may hold any byte
     finally:
         nvrtc.nvrtcDestroyProgram(handle)
 

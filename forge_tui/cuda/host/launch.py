@@ -165,7 +165,10 @@ def _run_chunks(translations: Translations, geometry: Geometry, table: list[Buff
     machine: Machine | None = None
     sharing = sharing_of(translations.kernel, geometry.blocks)
     sampled = {0, chunks // 2}       # whose memory traffic is counted
-    for number, first in enumerate(chunk_order(geometry.schedule, list(range(0, geometry.blocks, size)))):
+    for number, first in enumerate(chunk_order(geometry.schedule, range(0, geometry.blocks, size))):
+        if number and time.monotonic() > geometry.deadline:  # steps look at the clock too, but a chunk may take few
+            raise CandidateFault("endless", f"still running after {number} of {chunks} groups of blocks ({geometry.blocks} blocks)",
+                                 kernel=translations.kernel.name)
         count = min(size, geometry.blocks - first)
         if machine is None or machine.blocks != count:
             machine = Machine(translations, geometry, table, count, tally)

@@ -14,6 +14,8 @@ EXIT = -1
 TERMINATORS = {"bra", "brx", "ret", "exit", "bar", "barrier", "trap"}
 MAX_INLINE_DEPTH = 24
 """Calls deeper than this are taken for recursion."""
+MAX_COPIES = 256
+"""Function bodies in one flattened kernel: a function that calls itself twice would be copied 2**24 times."""
 
 
 @dataclass(slots=True)
@@ -132,7 +134,7 @@ class _Flattener:
             self.body.append(Instruction("trap.assert", (), line=item.line))
             return
         function = self.module.functions.get(target or "")
-        if function is None or function.body is None or depth >= MAX_INLINE_DEPTH:
+        if function is None or function.body is None or depth >= MAX_INLINE_DEPTH or self.copies >= MAX_COPIES:
             self.body.append(Instruction(f"call.{target or 'indirect'}", (), line=item.line))
             return
         bound = {p.name: names[a] for p, a in zip(function.params, passed, strict=True)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,13 +36,15 @@ def scheduler_of(machine: Machine, schedule: str) -> Scheduler:
     return Warpwise(machine, schedule == REVERSE, random.Random(int(chance[1]) + machine.first) if chance else None)
 
 
-def chunk_order(schedule: str, starts: list[int]) -> list[int]:
-    """In which order the chunks of a launch run, by their first blocks."""
+def chunk_order(schedule: str, starts: range) -> Sequence[int]:
+    """In which order the chunks of a launch run, by their first blocks; there may be a thousand million of them."""
     if schedule == REVERSE:
         return starts[::-1]
     chance = RANDOM.fullmatch(schedule)
     if chance:
-        random.Random(int(chance[1])).shuffle(starts)
+        shuffled = list(starts)
+        random.Random(int(chance[1])).shuffle(shuffled)
+        return shuffled
     return starts
 
 

@@ -98,7 +98,7 @@ class HostTarget:
     def _load(self, image: Image, filename: str) -> LoadedModule:
         key = hashlib.sha256(image.code).hexdigest() + filename       # the image's own key leaves the line tables out
         if key not in self._loaded:
-            self._loaded[key] = LoadedModule.parse(image.code.decode().rstrip("\0"), filename)
+            self._loaded[key] = LoadedModule.parse(image.code.decode(errors="replace").rstrip("\0"), filename)
             if len(self._loaded) > KEPT_IMAGES:
                 self._loaded.popitem(last=False)
         self._loaded.move_to_end(key)

@@ -393,7 +393,10 @@ def _table(path: str) -> str:
 
 
 def _quoted(value: Any) -> str:
-    return _short(repr(value))
+    try:
+        return _short(repr(value))
+    except RecursionError:  # dotted keys nest deeper than repr can follow
+        return f"a deeply nested {type(value).__name__}"
 
 
 def _short(text: str) -> str:
