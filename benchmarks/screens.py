@@ -102,6 +102,16 @@ class Terminal:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def redraw(self, times: int, rest_s: float) -> None:
+        """Ask for whole screens without reading any: soon the terminal takes no more."""
+        for _ in range(times):
+            os.write(self.handle, b"\x0c")  # ctrl+l
+            time.sleep(rest_s)
+
+    def unread(self) -> int:
+        """Bytes that lie in the terminal."""
+        return struct.unpack("i", fcntl.ioctl(self.handle, termios.FIONREAD, b"\0" * 4))[0]
+
     def quiet(self, seconds: float = QUIET_S) -> int:
         """Read until nothing comes for so long; how many bytes came."""
         total = 0
@@ -333,22 +343,26 @@ def measure_stall(scratch: Path, seconds: float) -> dict[str, Any]:
         app.read(SETTLE_S)
         app.press(b"\r")
         before, begun, slowest = growing.events, time.monotonic(), 0.0
-        os.write(app.handle, b"\x1b[6~\x1b[5~" * 300)
         while time.monotonic() - begun < seconds:
             step = time.monotonic()
             growing.step()
             slowest = max(slowest, time.monotonic() - step)
-            time.sleep(0.25)
+            app.redraw(4, 0.06)
         while growing.asked != growing.judged:
             growing.step()
         stalled = time.monotonic() - begun
         tried = int(growing.judged.rpartition("/")[2])
+        waiting, received = app.unread(), len(app.received)
         recovered = app.until(f"{tried} tried")
+        app.quiet(KEY_QUIET_S)
+        late = len(app.received) - received - waiting
         app.press(b"g")
         return {
             "stalled_s": round(stalled),
             "events_meanwhile": growing.events - before,
             "slowest_event_ms": round(slowest * 1e3),
+            "bytes_the_terminal_held": waiting,
+            "bytes_the_app_held": late,
             "up_to_date_again_s": round(recovered, 2),
             "memory_kb": app.memory_kb(),
         }

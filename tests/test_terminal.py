@@ -122,9 +122,10 @@ def test_a_terminal_that_reads_nothing_does_not_keep_the_app(tmp_path: Path, hom
     root = many_rows_project(tmp_path, 500)
     with terminal(str(root), home=home, cwd=tmp_path) as app:
         app.until("operator-")
-        for _ in range(200):
-            os.write(app.handle, b"\x1b[6~\x1b[5~")  # answers pile up unread
-        time.sleep(2.0)
+        app.redraw(40, 0.06)
+        held = app.unread()
+        app.redraw(4, 0.06)
+        assert app.unread() == held > 0, "the terminal still took what was sent"
         os.kill(app.pid, signal.SIGTERM)
         deadline = time.monotonic() + 15
         while (ended := os.waitpid(app.pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
@@ -138,6 +139,7 @@ def test_a_terminal_that_stops_reading_for_a_while_costs_no_event_and_catches_up
 ) -> None:
     found = measure_stall(tmp_path, seconds)
     assert found["events_meanwhile"] >= 2 * seconds and found["memory_kb"] <= 90_000
+    assert found["bytes_the_app_held"] > 0, "the terminal took all: nothing was stalled"
 
 
 def test_a_reply_that_streams_costs_at_most_40_kb_a_second(tmp_path: Path, home: Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import sys
+import termios
 import threading
 from typing import Any
 
@@ -48,24 +51,37 @@ class Driver(LinuxDriver):
 
 
 def listen(app: App[int]) -> None:
-    """Textual handles none of these: leave the terminal as it was, with the exit code of the contract."""
+    """Textual handles none of these: leave the terminal as it was, with the exit code of the contract.
+
+    Handlers of the event loop would not do: it waits in `write` while a terminal reads nothing. Python's own run then too.
+    """
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGTERM:
-            loop.add_signal_handler(number, _leave, app, 128 + number)
+            signal.signal(number, lambda number, _: _leave(app, loop, 128 + number))
     if os.isatty(0):
-        app.set_interval(TERMINAL_CHECK_S, lambda: _check_terminal(app))
+        app.set_interval(TERMINAL_CHECK_S, lambda: _check_terminal(app, loop))
 
 
-def _leave(app: App[int], code: int) -> None:
-    timer = threading.Timer(LEAVE_S, os._exit, (code,))
+def _leave(app: App[int], loop: asyncio.AbstractEventLoop, code: int) -> None:
+    timer = threading.Timer(LEAVE_S, _give_up, (app, code))
     timer.daemon = True
     timer.start()
-    app.exit(code)
+    loop.call_soon_threadsafe(app.exit, code)
 
 
-def _check_terminal(app: App[int]) -> None:
+def _give_up(app: App[int], code: int) -> None:
+    """Nothing can be written any more; how the terminal takes keys can still be put back."""
+    driver = app._driver
+    attributes = getattr(driver, "attrs_before", None)
+    if attributes is not None:
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(sys.__stdin__.fileno(), termios.TCSANOW, attributes)
+    os._exit(code)
+
+
+def _check_terminal(app: App[int], loop: asyncio.AbstractEventLoop) -> None:
     try:
         os.tcgetpgrp(0)
     except OSError:
-        _leave(app, 128 + signal.SIGHUP)
+        _leave(app, loop, 128 + signal.SIGHUP)
