@@ -101,5 +101,5 @@ def state(word: str) -> str:
 
 
 def short(operator: str) -> str:
-    """`torch.nn.functional.softmax` -> `softmax`."""
-    return operator.removeprefix("torch.nn.functional.").removeprefix("torch.")
+    """`torch.nn.functional.softmax` -> `softmax`; `torch.add+torch.nn.functional.layer_norm` -> `add+layer_norm`."""
+    return "+".join(part.removeprefix("torch.nn.functional.").removeprefix("torch.") for part in operator.split("+"))
