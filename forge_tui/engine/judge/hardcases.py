@@ -52,6 +52,7 @@ def selects(call: Call) -> bool:
 
 def make(name: str, call: Call, tensor: str, source: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """New values for one tensor of floating-point numbers, shaped as `source`."""
+    source = source.detach()
     if name == "not a number":
         return _with_nan(source, generator)
     if name == "masked row":
