@@ -332,6 +332,13 @@ CASES = [
             "  s[t] = input[t]; forge::bulk_store_fence(); __syncthreads();\n"
             "  if (t == 0) {\n    forge::bulk_store(out + blockIdx.x * 64, s, 256);  // here\n    forge::bulk_store_commit(); @ } }",
             "", "forge::bulk_store_wait_read();", "nobody waited"),
+    Planted("no proxy fence before the store", "race", KERNEL + "  __shared__ alignas(16) float s[64]; const int t = threadIdx.x;\n"
+            "  s[t] = input[t]; @ __syncthreads();\n  if (t == 0) {\n    forge::bulk_store(out + blockIdx.x * 64, s, 256);  // here\n"
+            "    forge::bulk_store_commit(); forge::bulk_store_wait_read(); } }", "", "forge::bulk_store_fence();", "no fence.proxy.async"),
+    Planted("proxy fence of one warp only", "race", KERNEL + "  __shared__ alignas(16) float s[64]; const int t = threadIdx.x;\n"
+            "  s[t] = input[t]; if (t >= 32) forge::bulk_store_fence(); __syncthreads();\n  if (t == 0) { @\n"
+            "    forge::bulk_store(out + blockIdx.x * 64, s, 256);  // here\n"
+            "    forge::bulk_store_commit(); forge::bulk_store_wait_read(); } }", "", "forge::bulk_store_fence();", "no fence.proxy.async"),
     Planted("bulk store to an input", "read_only", KERNEL + "  __shared__ alignas(16) float s[64]; const int t = threadIdx.x;\n"
             "  s[t] = input[t]; forge::bulk_store_fence(); __syncthreads();\n" + STORE + "0; __syncthreads();\n"
             "  if (t == 0) {\n    forge::bulk_store((float*)@ + blockIdx.x * 64, s, 256);  // here\n    forge::bulk_store_commit(); forge::bulk_store_wait_read(); } }",

@@ -119,6 +119,42 @@ def test_packed_and_saturated_integers() -> None:
     assert torch.equal(got, signed32(expected))
 
 
+def test_differences_and_clamped_extremes() -> None:
+    got = each("""const int a = x[0], b = x[1], c = x[2]; y[0] = __sad(a, b, c); y[1] = __usad(x[0], x[1], x[2]); y[2] = __vabsdiffu4(x[0], x[1]);
+      y[3] = __vsadu4(x[0], x[1]); y[4] = __vimax_s32_relu(a, b); y[5] = __vimin_s16x2_relu(x[0], x[1]);""", words(3), 6)
+    expected = []
+    for a, b, c in unsigned(words(3)):
+        sa, sb = (v - (1 << 32) * (v >> 31) for v in (a, b))
+        apart = [abs(p - q) for p, q in zip(a.to_bytes(4, "little"), b.to_bytes(4, "little"), strict=True)]
+        halves = [[(v >> s & 0xFFFF) - (v >> s & 0x8000) * 2 for s in (0, 16)] for v in (a, b)]
+        low, high = (max(0, min(p, q)) for p, q in zip(*halves, strict=True))
+        expected.append([abs(sa - sb) + c, abs(a - b) + c, int.from_bytes(bytes(apart), "little"), sum(apart), max(sa, sb, 0), low | high << 16])
+    assert torch.equal(got, signed32(expected))
+
+
+def test_square_roots_rounded_toward_a_side() -> None:
+    x = torch.cat([torch.rand(1000, generator=torch.Generator().manual_seed(3)) * 100, torch.arange(24).float() ** 2]).view(-1, 1)[:1024]
+    got = each("""y[0] = __float_as_uint(__fsqrt_rz(__uint_as_float(x[0]))); y[1] = __float_as_uint(__fsqrt_ru(__uint_as_float(x[0])));""",
+               x.clone().view(torch.int32), 2).view(torch.float32).double()
+    below, above, exact = got[:, 0] ** 2, got[:, 1] ** 2, x[:, 0].double()
+    assert (below <= exact).all() and (above >= exact).all()
+    assert (torch.nextafter(got[:, 0].float(), torch.tensor(1e9)).double() ** 2 > exact).all()
+    assert (torch.nextafter(got[:, 1].float(), torch.tensor(-1.0)).double() ** 2 < exact).logical_or(exact == 0).all()
+
+
+def test_atomics_of_vectors() -> None:
+    source = """extern "C" __global__ void k(const float* input, float* out) {
+      const int i = blockIdx.x * 64 + threadIdx.x; float4 v = ((const float4*)input)[i];
+      atomicAdd((float4*)out + i % 3, v); float2 w = atomicAdd((float2*)(out + @), make_float2(1, 2)); if (w.x < 0) out[0] = 7; }"""
+    x = torch.randint(-9, 9, (128, 4)).float()
+    out = torch.zeros(16)
+    run(source.replace("@", "12"), {"input": x, "out": out}, launch("k", 2, 64, "input", "out"), aliases={"out": "out"})
+    sums = torch.stack([x[k::3].sum(0) for k in range(3)])
+    assert torch.equal(out, torch.cat([sums.view(-1), torch.tensor([128.0, 256.0, 0, 0])]))
+    wrong = fault(source.replace("@", "13"), {"input": x, "out": out}, launch("k", 2, 64, "input", "out"), aliases={"out": "out"})
+    assert wrong.kind == "misaligned" and wrong.line == 3
+
+
 # 8-bit floats ----------------------------------------------------------------------------------------------------
 
 FLOATS = torch.cat([torch.tensor([0.0, -0.0, float("nan"), float("inf"), -float("inf"), 448.0, 449.0, 464.0, 480.0, 57344.0, 61440.0, 1e9]),
@@ -216,3 +252,13 @@ def test_what_is_not_known_is_said_with_its_line() -> None:
     found = fault(source, {"out": torch.zeros(32)}, launch("k", 1, 32, "out"))
     assert found.kind == "not_interpretable" and found.line == line_of(source, "// here")
     assert "mma.sync.aligned.m16n8k128" in found.message and "k.cu:3" in found.message
+
+
+def test_a_clock_is_said_by_its_name_and_line() -> None:
+    source = """extern "C" __global__ void k(long long* out) {
+      if (threadIdx.x == 40)
+        out[0] = clock64();  // here
+      out[threadIdx.x] = 1; }"""
+    found = fault(source, {"out": torch.zeros(64, dtype=torch.int64)}, launch("k", 1, 64, "out"))
+    assert found.message == "not interpretable: special register %clock64 at k.cu:3" and found.thread == 40
+    run(source, {"out": torch.zeros(32, dtype=torch.int64)}, launch("k", 1, 32, "out"))        # nobody gets there

@@ -46,6 +46,15 @@ class Atomics:
                 wide[lanes] = before
                 np.copyto(d, wide, where=fold(lanes, d.shape))
 
+    def vector(self, memory: Memory, address: Address | WordAddress | FarAddress | list[Piece] | None, offset: int, operation: str,
+               kind: str, values: tuple[Lanes, ...], results: tuple[Lanes | None, ...], mask: Mask, line: int | None) -> None:
+        """An `atom` or `red` of neighbouring items, each atomic by itself; the whole must be aligned."""
+        size = values[0].dtype.itemsize
+        if isinstance(address, Address) and address.buffer is not None:
+            self.machine.gmem.locate(address, offset, size * len(values), "global atomic", line)
+        for k, value in enumerate(values):
+            self(memory, address, offset + k * size, operation, kind, (value,), results[k] if results else None, mask, line)
+
     def places(self, memory: Memory, address: Address | WordAddress | FarAddress | list[Piece], offset: int, dtype: np.dtype[np.generic],
                mask: Mask, line: int | None):
         """Where the lanes operate: items, index of each active lane, active lanes; one of these for each buffer."""

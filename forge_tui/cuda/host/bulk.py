@@ -268,6 +268,11 @@ class BulkCopies:
         first = (byte + buffer.base - start) >> 2
         return items[first + np.arange(size // 4)[:, None]]
 
+    def fence(self, mask: Mask) -> None:
+        """`fence.proxy.async`: what the lanes wrote themselves, the copy engine will see."""
+        if self.machine.translations.ordered:
+            self.machine.ordered.proxy_fence(self.machine.active(mask))
+
     # Bulk groups ----------------------------------------------------------------------------------------------------
 
     def commit(self, mask: Mask) -> None:

@@ -80,7 +80,10 @@ def _packed(e: Emitter, i: Instruction, name: str, kind: str) -> None:
     """Two 16-bit integers in a word."""
     lanes = "i2" if kind[0] == "s" else "u2"
     a, b = (f"H.lanes({e.read(x, 'u32')}).view('{lanes}')" for x in i.args[1:])
-    e.line(f"copyto(H.lanes_of({e.write(i.args[0], 'u32')}), np.{name}({a}, {b}).view('u2'))")
+    value = f"np.{name}({a}, {b})"
+    if "relu" in i.parts:
+        value = f"np.maximum({value}, np.int16(0))"
+    e.line(f"copyto(H.lanes_of({e.write(i.args[0], 'u32')}), {value}.view('u2'))")
 
 
 def _wide(e: Emitter, i: Instruction) -> None:
@@ -158,9 +161,9 @@ def _extreme(e: Emitter, i: Instruction) -> None:
     kind = i.type
     if kind in HALF:
         return _half(e, i, i.root, kind)
-    if kind in ("u16x2", "s16x2") and len(i.args) == 3 and "relu" not in i.parts:
+    if kind in ("u16x2", "s16x2") and len(i.args) == 3:
         return _packed(e, i, f"{i.root}imum", kind)
-    if len(i.args) != 3 or set(i.parts) & {"xorsign", "relu"}:
+    if len(i.args) != 3 or "xorsign" in i.parts or "relu" in i.parts and kind != "s32":
         raise Unsupported
     a, b = operands(e, i, kind)
     d = e.write(i.args[0], kind)
@@ -168,6 +171,21 @@ def _extreme(e: Emitter, i: Instruction) -> None:
     e.line(f"np.{name}({a}, {b}, out={d})")
     if kind in FLOAT:
         finish_float(e, i, d)
+    elif "relu" in i.parts:
+        e.line(f"np.maximum({d}, np.int32(0), out={d})")
+
+
+@handles("sad", "vabsdiff4")
+def _absolute_difference(e: Emitter, i: Instruction) -> None:
+    """|a - b| + c; of `vabsdiff4` of every byte, their sum added to c where it says `add`."""
+    if i.root == "sad":
+        kind = i.type
+        a, b, c = (e.read(x, kind) for x in i.args[1:])
+        return e.line(f"np.add(np.where({a} > {b}, {a} - {b}, {b} - {a}), {c}, {e.write(i.args[0], kind)})")
+    if set(i.parts[1:4]) != {"u32"} or "sat" in i.parts:
+        raise Unsupported
+    a, b, c = (e.read(x, "u32") for x in i.args[1:4])
+    e.line(f"I.byte_differences({a}, {b}, {c}, {'add' in i.parts}, {e.write(i.args[0], 'u32')})")
 
 
 @handles("and", "or", "xor")
@@ -200,6 +218,9 @@ def _special_function(e: Emitter, i: Instruction) -> None:
     kind = i.type
     if kind in HALF:
         return _half(e, i, i.root, kind)
+    if i.root == "sqrt" and kind == "f32" and mode_of(i) != "rn" and "ftz" not in i.parts:
+        # float64 has more than twice the bits and two more: what lies beside a float32 is seen there
+        return e.line(f"A.round_directed(np.sqrt({e.read(i.args[1], kind)}.astype('f8')), {mode_of(i)!r}, {e.write(i.args[0], kind)})")
     if mode_of(i) != "rn" or kind == "f64" and i.root not in ("sqrt", "rcp", "rsqrt"):
         raise Unsupported
     (a,) = operands(e, i, kind)

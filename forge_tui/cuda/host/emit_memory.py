@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forge_tui.cuda.host.analyse import UNIFORM
-from forge_tui.cuda.host.emit_async import asynchronous_store
+from forge_tui.cuda.host.emit_async import asynchronous_store, wanted
 from forge_tui.cuda.host.generate import SIGNED, SPACE_WORDS, Emitter, Unsupported, handles
 from forge_tui.cuda.host.memory import LOCAL_WINDOW, SHARED_WINDOW
 from forge_tui.cuda.host.ptx import SIZES, Group, Instruction, Memory, Operand, Register, Symbol
@@ -145,11 +145,15 @@ def _atom(e: Emitter, i: Instruction) -> None:
     operands = i.args[1:] if has_result else i.args
     if "async" in i.parts:
         return asynchronous_store(e, i)
-    if operation is None or isinstance(operands[1], Group):
+    if operation is None or operation == "cas" and isinstance(operands[1], Group):
         raise Unsupported
     kind = i.type
     seen = kind if kind in SIGNED or kind in ("f32", "f64") else f"u{8 * SIZES[kind]}"
     memory, address, offset = e.address(i, operands[0])
+    if isinstance(operands[1], Group):
+        values = ", ".join(e.read(x, seen) for x in operands[1].items)
+        results = ", ".join(wanted(e, x, seen) for x in i.args[0].items) if isinstance(i.args[0], Group) else ""
+        return e.line(f"atomic.vector({memory}, {address}, {offset}, {operation!r}, {kind!r}, ({values},), ({results}), {e.mask}, {i.line})")
     values = ", ".join(e.read(x, seen) for x in operands[1:])
     result = "None"
     if has_result and isinstance(i.args[0], Register) and i.args[0].name != "_" and _is_read(e, i.args[0].name):
@@ -170,7 +174,9 @@ def _nothing(e: Emitter, i: Instruction) -> None:
     """Hints, and orders that lanes in lock step have anyway; blocks have them by fences only."""
     if "tensormap" in i.opcode:
         raise Unsupported
-    if is_fence(i.root, i.parts):
+    if "proxy" in i.parts and "async" in i.opcode:
+        e.line(f"bulk.fence({e.mask})")
+    elif is_fence(i.root, i.parts):
         e.line(f"gmem.fence({e.mask})")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from forge_tui.cuda.host.analyse import BLOCK, BOTH, THREAD, UNIFORM, Analysis
 from forge_tui.cuda.host.lower import Block, Kernel
-from forge_tui.cuda.host.ptx import SIZES, Immediate, Instruction, Memory, Negated, Operand, Register, Symbol
+from forge_tui.cuda.host.ptx import SIZES, Immediate, Instruction, Memory, Negated, Operand, Register, Symbol, is_special
 
 Handler = Callable[["Emitter", Instruction], None]
 HANDLERS: dict[str, Handler] = {}
@@ -142,11 +142,12 @@ class Emitter:
                 self.mask = f"both(m, {self.guard})"
             if not self.is_alias(instruction):
                 handler(self, instruction)
-        except (Unsupported, KeyError, IndexError, AttributeError, AssertionError):
+        except (Unsupported, KeyError, IndexError, AttributeError, AssertionError) as error:
             # A form a handler did not expect is one it cannot run: say so when a lane gets there, never guess.
             del self.body[mark:]
             self.after = []
-            self.line(f"unsupported({instruction.opcode!r}, {self.mask}, {instruction.line})")
+            what = str(error) if isinstance(error, Unsupported) and error.args else instruction.opcode
+            self.line(f"unsupported({what!r}, {self.mask}, {instruction.line})")
             for name in instruction.writes():
                 self.slot(name)
         self.body += self.after
@@ -234,6 +235,8 @@ class Emitter:
                 raise Unsupported
             return f"V.symbol({operand.name!r}, {operand.offset}, {size})"
         if isinstance(operand, Register):
+            if not is_special(operand.name):
+                raise Unsupported(f"special register {operand.name}")
             return f"V.special({operand.name!r}, {size})"
         raise Unsupported
 
@@ -329,8 +332,10 @@ class Emitter:
             if isinstance(source, Register):
                 if source.name in found and self.size(source) == size:
                     return found[source.name]
-                if source.name in self.kernel.registers or source.name.startswith(("%clock", "%globaltimer")):
+                if source.name in self.kernel.registers:
                     return None
+            if isinstance(source, Register) and not is_special(source.name):
+                return None
             if isinstance(source, (Register, Immediate)) or isinstance(source, Symbol) and self.kernel.knows(source.name):
                 return self.constant_text(source, i.type)
         return None

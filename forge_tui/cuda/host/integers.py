@@ -210,3 +210,14 @@ def pack_saturated(a: Lanes, b: Lanes, c: Lanes | None, kind: str, d: Lanes) -> 
     if c is not None:
         word = word | c.astype(np.int64) << 2 * bits
     np.copyto(d, (word & 0xFFFFFFFF).astype(np.uint32))
+
+
+def byte_differences(a: Lanes, b: Lanes, c: Lanes, summed: bool, d: Lanes) -> None:
+    """`vabsdiff4`: |a - b| of every byte, or their sum added to c."""
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    x, y = (np.ascontiguousarray(np.broadcast_to(w, shape)).view(np.uint8).reshape(*shape, 4).astype(np.int16) for w in (a, b))
+    apart = np.abs(x - y)
+    if summed:
+        np.copyto(d, c + apart.sum(axis=-1).astype(np.uint32))
+    else:
+        np.copyto(d, np.ascontiguousarray(apart.astype(np.uint8)).view(np.uint32)[..., 0])

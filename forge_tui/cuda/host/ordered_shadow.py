@@ -52,6 +52,8 @@ class OrderedShadow:
         """Whether a bulk copy was ever issued: else the two tables above are empty."""
         self.syncs = np.zeros((self.clocks.warps, machine.blocks), np.int32)
         """How often each warp has met at a collective: between two of them its lanes are in no order."""
+        self.fenced_at = np.zeros(machine.blocks * self.clocks.warps, np.int64)
+        """Of each warp, the time of its last `fence.proxy.async`."""
         self.tag = (self.clocks.actor << ACTOR) + (np.arange(machine.threads)[:, None] % 32 << LANE)
         self.far_at = np.zeros((machine.blocks, self.clocks.actors), np.int32)
         """Time of each actor's last access to each block from another block of its cluster."""
@@ -221,9 +223,26 @@ class OrderedShadow:
         stamp = self.clocks.stamp()[columns].astype(np.int64)
         self.writer.reshape(-1)[cells] = (stamp << TIME) + (self.clocks.engine << ACTOR)
 
+    def proxy_fence(self, lanes: Lanes) -> None:
+        """Warps made what they know visible to the copy engine."""
+        rows = self.clocks.rows(lanes)
+        clusters = self.clocks.cluster_of(rows)
+        self.fenced_at[rows] = self.clocks.now[clusters] + 1
+        self.clocks.now[np.unique(clusters)] += 1
+
     def drain_begins(self, cells: Index, active: Lanes, line: int | None) -> None:
-        """Copies from `cells` are under way."""
+        """Copies from `cells` are under way. Fault where an ordinary store wrote them with no fence since, by whoever wrote or by
+        who copies."""
         self.read_cells(cells, active, line)
+        old = self.writer.reshape(-1)[cells]
+        actor, stamp = old >> ACTOR & 1023, old >> TIME
+        first = cells % self.shape[1] // self.machine.cluster_size * (self.clocks.actors - 1)       # row of the cluster's first warp
+        writer = self.fenced_at[np.minimum(first + actor, len(self.fenced_at) - 1)] > stamp
+        copier = self.fenced_at[self.of(self.clocks.row, active)] > stamp
+        bad = (actor != self.clocks.engine) & ~writer & ~copier
+        if bad.any():
+            self.fault("race", "a bulk copy reads shared memory that ordinary stores wrote, with no fence.proxy.async between", bad, active,
+                       line)
         self.draining.reshape(-1)[cells] = (line or 0) + 1
         self.copied = True
 

@@ -11,6 +11,17 @@ SIZES = {
 }
 """Bytes of one value of each PTX type."""
 
+SPECIAL = {"%tid", "%ntid", "%ctaid", "%nctaid", "%laneid", "%warpid", "%nwarpid", "%lanemask_eq", "%lanemask_lt", "%lanemask_le",
+           "%lanemask_gt", "%lanemask_ge", "%smid", "%nsmid", "%gridid", "%dynamic_smem_size", "%total_smem_size", "%envreg1", "%envreg2",
+           "%cluster_ctaid", "%cluster_nctaid", "%cluster_ctarank", "%cluster_nctarank", "%clusterid", "%nclusterid",
+           "%is_explicit_cluster"}
+"""Special registers that are known: those whose value does not change while a kernel runs."""
+
+
+def is_special(name: str) -> bool:
+    return name.partition(".")[0] in SPECIAL
+
+
 class PtxError(Exception):
     """Text that is not PTX as this parser knows it."""
 

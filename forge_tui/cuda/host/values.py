@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Lanes = NDArray[np.generic]
 
+
 class Values:
     """Constants of one machine as arrays that broadcast over (threads, blocks)."""
 
@@ -84,7 +85,7 @@ class Values:
         same = {"%envreg1": barrier >> 32, "%envreg2": barrier & 0xFFFFFFFF, "%ntid": block[axis],
                 "%nctaid": grid[axis], "%nwarpid": -(-self.machine.threads // 32), "%smid": 0, "%nsmid": 132, "%gridid": 0,
                 "%dynamic_smem_size": self.geometry.shared, "%total_smem_size": shared,
-                "%cluster_nctaid": cluster[axis], "%cluster_nctarank": self.machine.cluster_size, "%WARP_SZ": 32,
+                "%cluster_nctaid": cluster[axis], "%cluster_nctarank": self.machine.cluster_size,
                 "%nclusterid": grid[axis] // cluster[axis], "%is_explicit_cluster": self.machine.cluster_size > 1}
         if base not in same:
             raise CandidateFault("not_interpretable", f"not interpretable: special register {name}", kernel=self.kernel.name)
