@@ -265,3 +265,15 @@ def test_half_extremes_order_zeros_and_prefer_numbers() -> None:
     assert d[0, 2:].tolist() == [0x8000, 0x8000, 0x7FFF]
     H.half_operation("max", "f16", (a, b), d, ("NaN",))
     assert d[0, 1] == 0x7FFF
+
+
+def test_bfloat16_products_and_sums_near_the_end_of_float32_round_once() -> None:
+    rng = np.random.default_rng(4)
+    a = (rng.integers(0, 2 ** 7, 3000) | rng.integers(30, 75, 3000) << 7).astype(np.uint16)
+    b = (rng.integers(0, 2 ** 7, 3000) | rng.integers(0, 75, 3000) << 7).astype(np.uint16)
+    values = [H.widen(x, "bf16").astype(np.float64) for x in (a, b)]
+    for name, operation in (("mul", lambda x, y: x * y), ("add", lambda x, y: x + y), ("sub", lambda x, y: x - y)):
+        got = np.zeros_like(a)
+        H.half_operation(name, "bf16", (a, b), got)
+        want = [exactly(operation(Fraction(float(x)), Fraction(float(y))), "bf16") for x, y in zip(*values, strict=True)]
+        np.testing.assert_array_equal(H.widen(got, "bf16").astype(np.float64), want)

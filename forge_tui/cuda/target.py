@@ -78,6 +78,8 @@ class LaunchCounts(Struct, frozen=True):
     caches of a multiprocessor."""
     global_stored: int = 0
     """The same of stores."""
+    load_rounds: int = 0
+    """How often warps wait for global memory: loads that need no other's result count together (`cuda.host.rounds`)."""
     branches: int = 0
     """Conditional branches that warps came to."""
     divergent_branches: int = 0

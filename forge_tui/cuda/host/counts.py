@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from forge_tui.cuda.host.classes import histogram
 from forge_tui.cuda.host.lower import Kernel
 from forge_tui.cuda.host.memory import Address, Mask
+from forge_tui.cuda.host.rounds import load_rounds
 from forge_tui.cuda.host.words import WordAddress
 from forge_tui.cuda.target import InstructionClass, LaunchCounts, LineCounts
 
@@ -203,6 +204,7 @@ class Tally:
         scale = by_threads / self.sampled_instructions if self.sampled_instructions else 0.0
         sizes = [len(block.instructions) for block in self.kernel.blocks]
         warps = sum(sizes[index] * ran for index, (_, ran) in self.visits.items())
+        rounds = load_rounds(self.kernel)
         lines = [LineCounts(line, kind, *(round(n * scale) for n in found[:3]), found[3]) for (kind, line), found in self.lines.items()]
         lines.sort(key=lambda c: (c.least - c.passes, c.line))
         return LaunchCounts(
@@ -214,7 +216,8 @@ class Tally:
             branches=round(self.branches * scale), divergent_branches=round(self.divergent * scale),
             atomics=round(self.atomics * scale), atomic_passes=round(self.atomic_passes * scale),
             atomic_hottest=round(self.hottest * blocks / self.sampled_blocks) if self.sampled_blocks else 0,
-            global_loaded=once["load"], global_stored=once["store"], local_bytes=self.kernel.local_bytes, classes=classes,
+            global_loaded=once["load"], global_stored=once["store"],
+            load_rounds=round(sum(rounds[index] * ran for index, (_, ran) in self.visits.items())), local_bytes=self.kernel.local_bytes, classes=classes,
             lines=tuple(c for c in lines if c.passes > c.least)[:MOST_LINES])
 
     def classes(self) -> tuple[InstructionClass, ...]:

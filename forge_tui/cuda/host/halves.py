@@ -14,6 +14,8 @@ from forge_tui.cuda.host.arithmetic import compare, to_odd
 Lanes = NDArray[np.generic]
 
 HALF = {"f16": torch.float16, "bf16": torch.bfloat16}
+TINY_PRODUCT = np.float32(2.0 ** -110)
+"""Below it a float32 product of two bfloat16 values may have lost bits that decide its rounding (denormals begin at 2**-126)."""
 
 
 def widen(bits: Lanes, kind: str) -> NDArray[np.float32]:
@@ -76,12 +78,13 @@ def half_operation(name: str, kind: str, operands: tuple[Lanes, ...], d: Lanes, 
         if name == "fma":
             bits = narrow_wide(to_odd(*values), kind)
         elif name in ("add", "sub", "mul"):
-            if kind == "f16":       # float32 has more than twice the bits and two more: rounding twice is rounding once
-                bits = narrow({"add": np.add, "sub": np.subtract, "mul": np.multiply}[name](*values), kind)
-            elif name == "mul":
+            # float32 has more than twice the bits and two more: rounding twice is rounding once, but for bfloat16 products so small
+            # that float32 itself runs out of bits.
+            wide = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[name](*values)
+            if kind == "bf16" and name == "mul" and ((np.abs(wide) < TINY_PRODUCT) & (wide != 0)).any():
                 bits = narrow_wide(np.multiply(*values, dtype=np.float64), kind)
             else:
-                bits = narrow_wide(to_odd(values[0], -values[1] if name == "sub" else values[1]), kind)
+                bits = narrow(wide, kind)
         elif name in ("min", "max"):
             bits = _half_extreme(name, parts, values, flags)
         elif name == "ex2":

@@ -142,8 +142,15 @@ class GlobalMemory:
             elif folded.size > 1:
                 folded = folded.any(keepdims=True)
         address = Address(raw, folded, mask)
-        address.low, address.high = int(raw.min()), int(raw.max())
-        address.bits = int(np.bitwise_or.reduce(raw, axis=None))
+        steps = address.steps() if raw.size >= FEW else None
+        if steps is not None:       # the corners say all
+            first = int(raw[0, 0])
+            ends = [step * (count - 1) for step, count in zip(steps, raw.shape, strict=True)]
+            address.low, address.high = first + sum(min(0, end) for end in ends), first + sum(max(0, end) for end in ends)
+            address.bits = first | abs(steps[0]) | abs(steps[1])
+        else:
+            address.low, address.high = int(raw.min()), int(raw.max())
+            address.bits = int(np.bitwise_or.reduce(raw, axis=None))
         window = address.low >> BUFFER_SHIFT
         if window == address.high >> BUFFER_SHIFT and 0 < window <= len(self.buffers):
             address.buffer = self.buffers[window - 1]

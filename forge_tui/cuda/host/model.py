@@ -13,6 +13,11 @@ from forge_tui.cuda.target import LaunchCounts
 ISSUE_PER_CYCLE = 4
 """Warp instructions an SM issues a cycle (four schedulers, compute capability 7.0 to 9.0)."""
 SECTOR = 32
+FILL_BYTES = 64
+"""Bytes an SM gets from the L2 a cycle."""
+PIPE_CYCLES = {"special": 2.0, "conversion": 0.5, "float64": 0.5, "half": 0.25}
+"""Cycles of an SM that a warp instruction holds a pipe narrower than 128 lanes for: 16 lanes a cycle for special functions, 64 for conversions
+and double precision (CUDA C++ programming guide, throughput of native arithmetic instructions, 9.0)."""
 MAX_BLOCKS_PER_SM = 32
 REGISTER_UNIT = 256
 """Registers are given to a warp in units of this many (CUDA C++ programming guide, technical specifications)."""
@@ -25,8 +30,10 @@ class Constants(Struct, frozen=True):
     """Machine instructions for one of PTX: conversions and divisions expand, address arithmetic folds."""
     latency_cycles: float = 600
     """From a load to its use, out of DRAM."""
-    in_flight: float = 4
-    """Loads of one warp that overlap: the compiler hoists the loads of an unrolled loop."""
+    in_flight: float = 24
+    """Loads of one warp that overlap at the most; how many could, the counts say (`load_rounds`)."""
+    warp_cycles: float = 3
+    """Between two instructions of one warp: they wait for each other's results."""
     barrier_cycles: float = 30
     """Of one barrier of a block."""
     flight_cycles: float = 600
@@ -37,8 +44,8 @@ class Constants(Struct, frozen=True):
     """How the bounds combine: their norm of this order. 1: one after the other; large: the largest alone."""
     l2_kept: float = 0.7
     """Part of the L2 that still holds what an earlier launch touched."""
-    block_cycles: float = 0
-    """To start a block where another one has ended."""
+    block_cycles: float = 60
+    """Between the starts of two blocks on one multiprocessor."""
     memory_share: float = 1.0
     """Part of the copy bandwidth that a kernel reaches at the most."""
 
@@ -49,8 +56,9 @@ CONSTANTS = Constants()
 def modelled_us(counts: Iterable[LaunchCounts], facts: DeviceFacts, kernels: Sequence[KernelInfo] = (), constants: Constants = CONSTANTS) -> float:
     """Microseconds of all launches, one after the other. kernels: their registers, where the compiler says.
 
-    A launch takes the device's launch time plus a norm of five bounds: bytes from DRAM, bytes from the L2, instruction issue, shared
-    memory passes, and latency (a warp's loads and barriers in sequence, for as many rounds as the resident blocks need). Compute
+    A launch takes the device's launch time plus a norm of eight bounds: bytes from DRAM, from the L2, and into each multiprocessor, the starts of blocks, instruction
+    issue, narrow pipes, shared memory passes, and latency (a warp's loads, instructions and barriers in sequence, for as many rounds as the resident
+    blocks need). Compute
     units that are idle in the last round, or never get a block, lengthen issue and shared. A launch finds in the L2 what the ones before touched,
     as far as that fits.
     """
@@ -79,16 +87,24 @@ def launch_us(c: LaunchCounts, facts: DeviceFacts, registers: int | None = None,
     if there and there <= k.l2_kept * facts.l2_bytes:
         loaded = max(0.0, loaded - there)
     asked = SECTOR * c.global_sectors / max(1, c.global_requests)
-    flying = busy * min(resident, -(-c.blocks // facts.sm_count)) * warps * asked * k.in_flight
+    all_warps = max(1, c.blocks * warps)
+    loads_of_a_warp = c.global_requests / all_warps
+    waits_of_a_warp = max(c.load_rounds / all_warps, loads_of_a_warp / k.in_flight)
+    together = min(k.in_flight, loads_of_a_warp / max(waits_of_a_warp, 1e-9))
+    flying = busy * min(resident, -(-c.blocks // facts.sm_count)) * warps * asked * together
     saturation = min(1.0, flying / (bytes_per_us * k.flight_cycles / cycles_per_us))
     dram_us = (loaded + stored) / bytes_per_us / max(saturation, 1e-3)
     l2_us = c.global_sectors * SECTOR / (bytes_per_us * k.l2_speed) / max(saturation, 1e-3)
     issue_us = c.warp_instructions * k.machine_per_ptx / ISSUE_PER_CYCLE / busy * uneven / cycles_per_us
     shared_us = c.shared_waves / busy * uneven / cycles_per_us
-    loads_of_a_warp = c.global_requests / max(1, c.blocks * warps)
+    fill_us = c.global_sectors * SECTOR / FILL_BYTES / busy * uneven / cycles_per_us
+    slow = sum(PIPE_CYCLES.get(kind.name, 0.0) * kind.warps for kind in c.classes)
+    pipes_us = slow / busy * uneven / cycles_per_us
     barriers_of_a_block = c.barriers / max(1, c.blocks)
-    latency_us = rounds * (loads_of_a_warp / k.in_flight * k.latency_cycles + barriers_of_a_block * k.barrier_cycles + k.block_cycles) / cycles_per_us
-    bounds = (dram_us, l2_us, issue_us, shared_us, latency_us)
+    latency_us = rounds * (waits_of_a_warp * k.latency_cycles + c.warp_instructions / all_warps * k.machine_per_ptx * k.warp_cycles
+                           + barriers_of_a_block * k.barrier_cycles) / cycles_per_us
+    start_us = -(-c.blocks // facts.sm_count) * k.block_cycles / cycles_per_us
+    bounds = (dram_us, l2_us, fill_us, issue_us, pipes_us, shared_us, latency_us, start_us)
     largest = max(bounds)
     if not largest:
         return facts.launch_us

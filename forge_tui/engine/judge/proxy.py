@@ -177,7 +177,7 @@ def extrapolate(counts: Sequence[LaunchCounts], full: Program, part: Program, pr
 
 
 _PER_LAUNCH = ("thread_instructions", "warp_instructions", "global_requests", "global_sectors", "global_bytes",
-               "shared_requests", "shared_waves", "barriers", "global_least", "global_loaded", "global_stored", "branches", "divergent_branches", "atomics", "atomic_passes",
+               "shared_requests", "shared_waves", "barriers", "global_least", "global_loaded", "global_stored", "load_rounds", "branches", "divergent_branches", "atomics", "atomic_passes",
                "atomic_hottest")
 
 
