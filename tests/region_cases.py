@@ -79,6 +79,9 @@ REGIONS: dict[str, Case] = {
     "add layer norm, odd": lambda d: layer(5, 37, dtype=d, bias=False),
     "add layer norm, long": lambda d: layer(3, 1536, dtype=d),
     "add layer norm, two types": lambda d: layer(4, 64, dtype=d, both=False, other=torch.float32),
+    "add layer norm, transposed": lambda d: region(
+        f"torch.add+{F}layer_norm", input=draw(2, 40, 21, dtype=d).transpose(1, 2), other=draw(2, 21, 40, dtype=d, seed=4),
+        normalized_shape=(40,), **affine(40, d), eps=1e-5, returns_sum=True),
     "add rms_norm": lambda d: summed(F + "rms_norm", 4, 48, dtype=d, normalized_shape=(48,), weight=None, eps=None),
     "add late": lambda d: summed("region_models.LateRMSNorm", 2, 5, 64, dtype=d, weight=draw(64, dtype=d), variance_epsilon=1e-6),
     "add one more": lambda d: summed("region_models.OneMoreRMSNorm", 7, 80, dtype=d, weight=draw(80, dtype=d), eps=1e-6),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from msgspec import Struct, structs
 
-from forge_tui.engine.builtin.families.axes import Axis, Step
+from forge_tui.engine.builtin.families.axes import Axis, Step, offsets
 from forge_tui.engine.builtin.families.layout import quoted
 from forge_tui.engine.builtin.families.rows import FLOAT32_EPS, RowWork, axes_of, floats, part, recipes
 from forge_tui.engine.builtin.registry import Recipe, offers, offers_regions
@@ -122,16 +123,29 @@ def sum_norm_region(call: Call) -> Iterator[Recipe]:
 
 
 def _summed(call: Call, norm: Norm, count: int, guards: list[str]) -> Iterator[Recipe]:
-    """The kernel for contiguous tensors of one shape; count: trailing dimensions that are one row."""
+    """The kernels of a norm of the last `count` dimensions of a sum."""
     source, other = call.arguments["input"], call.arguments.get("other")
-    tensors = (source, other, *call.outputs)
-    if not floats(*tensors) or any(spec.shape != source.shape or not spec.contiguous for spec in tensors) or not source.numel:
+    tensors = {"input": source, "other": other, **dict(zip(call.output_names(), call.outputs, strict=True))}
+    if not floats(*tensors.values()) or not source.numel or any(spec.shape != source.shape for spec in tensors.values()):
         return
-    cols = 1
-    for size in source.shape[source.ndim - count:]:
-        cols *= size
     both = call.arguments.get(RETURNS_SUM) is True
-    out, names = ("out1" if both else "out"), call.output_names()
+    out = "out1" if both else "out"
+    # The type of eager's sum: of two different ones of these three it is float32.
+    rounded = "DTYPE_out0" if both else "DTYPE_input" if source.dtype == other.dtype else "float"
+    guards = [*guards, RETURNS_SUM if both else f"not {RETURNS_SUM}", *(f"{name}.contiguous" for name in norm.parameters),
+              *(f"{name}.shape[{at}] == input.shape[{at}]" for name in tensors for at in range(source.ndim) if name != "input"),
+              *(f"{name}.numel == cols" for name in norm.parameters),
+              *["other.dtype == input.dtype"] * (rounded == "DTYPE_input")]
+    shared = {"COLS": " * ".join(f"input.shape[{at - count}]" for at in range(count)), "OP": _operation(norm), "ROUNDED": rounded,
+              "OUT": out, "PARAMETERS": norm.pointers(), "SUM": ", DTYPE_out0* __restrict__ out0" * both,
+              "SUM_ARG": ', "out0"' * both, "PASS": ", ".join([*norm.parameters, "eps"]),
+              "ARGS": "".join(f', "{name}"' for name in norm.parameters) + f', {{ float = "{norm.eps}" }}'}
+    make = _rows if all(spec.contiguous for spec in tensors.values()) else _tile
+    yield from make(norm, count, tensors, guards, shared, both)
+
+
+def _operation(norm: Norm) -> str:
+    """The `row_op` of a norm whose parameters are one run of memory."""
     letters = {name: norm.roles.get(name, name)[0] for name in norm.parameters}
     load = [f"float {', '.join(f'{letter}[count]' for letter in letters.values())};"] if letters else []
     load += [f"forge::load<count, forge::cache::read_only>({name} + c, {letter});" for name, letter in letters.items()]
@@ -143,23 +157,46 @@ def _summed(call: Call, norm: Norm, count: int, guards: list[str]) -> Iterator[R
     op = part(norm.part)
     for word, text in words.items():
         op = op.replace(f"@{word}@\n" if not text else f"@{word}@", text)
-    every = ["input", "other", *names]
-    guards = [*guards, RETURNS_SUM if both else f"not {RETURNS_SUM}", *(f"{name}.contiguous" for name in [*every, *norm.parameters])]
-    guards += [f"{name}.shape[{at}] == input.shape[{at}]" for name in ("other", *names) for at in range(source.ndim)]
-    guards += [f"{name}.numel == cols" for name in norm.parameters]
-    # The type of eager's sum: of two different ones of these three it is float32.
-    rounded = "DTYPE_out0" if both else "DTYPE_input" if source.dtype == other.dtype else "float"
-    guards += ["other.dtype == input.dtype"] if rounded == "DTYPE_input" else []
+    return op
+
+
+def _rows(norm: Norm, count: int, tensors: dict[str, TensorSpec], guards: list[str], shared: dict[str, str],
+          both: bool) -> Iterator[Recipe]:
+    """All contiguous: a row in registers."""
+    source = tensors["input"]
+    cols = prod(source.shape[source.ndim - count:])
+    guards = [*guards, *(f"{name}.contiguous" for name in tensors)]
     yield Recipe("add_norm", "fusion", "sum and norm in one pass: a row in registers, read once, both results written once", {
-        "COLS": " * ".join(f"input.shape[{at - count}]" for at in range(count)), "GUARD": quoted(dict.fromkeys(guards)),
-        "LANES_TUNE": str(_lanes(source.numel // max(cols, 1), cols, 16 // max(spec.itemsize for spec in tensors))),
-        "REACH": ", ".join([f"16 // max({', '.join(f'{name}.itemsize' for name in every)})",
-                            *(f"{name}.align // {name}.itemsize" for name in [*every, *norm.parameters])]),
-        "OP": op, "ROUNDED": rounded, "OUT": out,
-        "PARAMETERS": norm.pointers(), "SUM": ", DTYPE_out0* __restrict__ out0" * both,
-        "SUM_ARG": ', "out0"' * both, "STORE_SUM": "forge::store<VEC>(out0 + from + c, x + k * VEC);" if both else "",
-        "ARGS": "".join(f', "{name}"' for name in norm.parameters) + f', {{ float = "{norm.eps}" }}',
-        "PASS": ", ".join([*norm.parameters, "eps"])}, "_".join(["add_norm", *[norm.suffix] * bool(norm.suffix)]))
+        **shared, "GUARD": quoted(dict.fromkeys(guards)),
+        "LANES_TUNE": str(_lanes(source.numel // cols, cols, 16 // max(spec.itemsize for spec in tensors.values()))),
+        "REACH": ", ".join([f"16 // max({', '.join(f'{name}.itemsize' for name in tensors)})",
+                            *(f"{name}.align // {name}.itemsize" for name in [*tensors, *norm.parameters])]),
+        "STORE_SUM": "forge::store<VEC>(out0 + from + c, x + k * VEC);" if both else ""},
+        "_".join(["add_norm", *[norm.suffix] * bool(norm.suffix)]))
+
+
+def _tile(norm: Norm, count: int, tensors: dict[str, TensorSpec], guards: list[str], shared: dict[str, str],
+          both: bool) -> Iterator[Recipe]:
+    """Some with neighbouring rows side by side: rows in shared memory."""
+    rank = tensors["input"].ndim
+    places, down = [], {}
+    for name, spec in tensors.items():
+        axes = [Axis(f"input.shape[{at}]", spec.shape[at], {name: Step(f"{name}.stride[{at}]", spec.stride[at])}) for at in range(rank)]
+        row, col = (offsets(f"{name}_{kind}", name, some, False, {}) for kind, some in
+                    (("row", axes[:rank - count]), ("col", axes[rank - count:])))
+        places += [row, col]
+        down[name] = "true" if row.unit and not col.unit else "false"
+    guards = [*guards, *(f"{name}.ndim == {rank}" for name in tensors), *(guard for place in places for guard in place.guards),
+              *(f"input.shape[{at}] == 1" for at in range(rank) if tensors["input"].shape[at] == 1)]
+    store = "\n".join([
+        f"    each<{down['out0']}>(valid, [&](int r, int c) {{",
+        "        out0[out0_row(first + r) + out0_col(c)] = forge::from_float<DTYPE_out0>(tile[r * PITCH + c]);",
+        "    });", "    __syncthreads();"]) if both else ""
+    yield Recipe("add_norm_tile", "reordering", "rows in shared memory, filled and emptied along each tensor's memory", {
+        **shared, "GUARD": quoted(dict.fromkeys(guards)), "LET": "\n".join(line for place in places for line in place.let),
+        "DEFINE": "\n".join(line for place in places for line in place.define),
+        "OFFSETS": "\n".join(place.code for place in places), "DOWN_INPUT": down["input"], "DOWN_OTHER": down["other"],
+        "DOWN_OUT": down[shared["OUT"]], "STORE_SUM": store}, "_".join(["add_norm_tile", *[norm.suffix] * bool(norm.suffix)]))
 
 
 def _lanes(rows: int, cols: int, vec: int) -> list[int]:
