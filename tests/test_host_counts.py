@@ -146,3 +146,18 @@ def test_registers_and_spills_come_from_the_compiler_without_a_device() -> None:
     base = LaunchCounts("k", 1, 32, 1, 1, 1, 1, 4, 0, 0, 0, 0, local_bytes=64)
     assert [remark.kind for remark in remarks([base], [info])] == ["spills", "local_memory"]
     assert remarks([base], [KernelInfo("k", registers=32, spill_bytes=0)])[0].kind == "local_memory"
+
+
+def test_rounds_of_loads_are_chains_of_need() -> None:
+    """Four loads side by side are one wait, guards or not; a load whose address is loaded is another."""
+    head = 'extern "C" __global__ void k(const int* __restrict__ input, int* out, int n) { int i = blockIdx.x * 128 + threadIdx.x, v[4];\n'
+    add = " out[i] = v[0] + v[1] + v[2] + v[3]; }"
+    bodies = {"side by side": (" for (int j = 0; j < 4; j++) v[j] = input[(i + j * 128) % n];" + add, 1),
+              "guarded": (" for (int j = 0; j < 4; j++) { v[j] = j; if (i + j < n) v[j] = input[i + j * 7]; }" + add, 1),
+              "chased": (" v[0] = i; for (int j = 0; j < 3; j++) v[j + 1] = input[v[j] & 1023];" + add, 3),
+              "one after the other": (" int t = 0;\n#pragma unroll 1\n for (int j = 0; j < 5; j++) t += input[(i + j * t) & 1023]; out[i] = t; }", 5)}
+    for name, (body, waits) in bodies.items():
+        tensors = {"input": torch.randint(0, 1000, (65536,), dtype=torch.int32), "out": torch.zeros(1024, dtype=torch.int32)}
+        (counts,) = run(head + body, tensors, launch("k", 8, 128, "input", "out", 60000)).counts
+        assert counts.load_rounds == waits * 8 * 4, (name, counts.load_rounds / 32)
+        assert counts.global_stored == 128 and counts.global_loaded > 0

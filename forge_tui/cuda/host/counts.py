@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from forge_tui.cuda.host.classes import histogram
 from forge_tui.cuda.host.lower import Kernel
 from forge_tui.cuda.host.memory import Address, Mask
-from forge_tui.cuda.host.rounds import load_rounds
+from forge_tui.cuda.host.rounds import Waiting
 from forge_tui.cuda.host.words import WordAddress
 from forge_tui.cuda.target import InstructionClass, LaunchCounts, LineCounts
 
@@ -37,6 +37,7 @@ class Tally:
         self.sampled_blocks = 0
         self.requests = self.sectors = self.least = self.bytes = self.shared_requests = self.shared_waves = 0
         self.branches = self.divergent = self.atomics = self.atomic_passes = self.hottest = 0
+        self.waiting = Waiting(kernel)
         self.touched: dict[str, list[NDArray[np.int64]]] = {"load": [], "store": []}
         """Sectors that the sampled block of the present chunk touched."""
         self.footprint = {"load": 0, "store": 0}
@@ -49,7 +50,7 @@ class Tally:
         """Basic block `index`, of `size` instructions, ran for `lanes` lanes, those of `mask` (None: all)."""
         warps = -(-machine.threads // 32)
         column = _column(machine)
-        count = machine.threads
+        count, here = machine.threads, warps
         if mask is None:
             ran: float = warps * machine.blocks
         else:
@@ -62,6 +63,8 @@ class Tally:
                 ran = here * lanes / count if count else -(-lanes // 32)
         if machine.sampling:
             self.sampled_instructions += size * count
+            if count:
+                self.waiting.ran(index, here)
         found = self.visits.setdefault(index, [0, 0])
         found[0] += lanes
         found[1] += ran
@@ -193,6 +196,7 @@ class Tally:
                 self.footprint[kind] += len(np.unique(np.concatenate(found)))
                 found.clear()
         self.footprints += 1
+        self.waiting.flying.clear()
 
     # The record -------------------------------------------------------------------------------------------------------
 
@@ -204,7 +208,6 @@ class Tally:
         scale = by_threads / self.sampled_instructions if self.sampled_instructions else 0.0
         sizes = [len(block.instructions) for block in self.kernel.blocks]
         warps = sum(sizes[index] * ran for index, (_, ran) in self.visits.items())
-        rounds = load_rounds(self.kernel)
         lines = [LineCounts(line, kind, *(round(n * scale) for n in found[:3]), found[3]) for (kind, line), found in self.lines.items()]
         lines.sort(key=lambda c: (c.least - c.passes, c.line))
         return LaunchCounts(
@@ -217,7 +220,7 @@ class Tally:
             atomics=round(self.atomics * scale), atomic_passes=round(self.atomic_passes * scale),
             atomic_hottest=round(self.hottest * blocks / self.sampled_blocks) if self.sampled_blocks else 0,
             global_loaded=once["load"], global_stored=once["store"],
-            load_rounds=round(sum(rounds[index] * ran for index, (_, ran) in self.visits.items())), local_bytes=self.kernel.local_bytes, classes=classes,
+            load_rounds=round(self.waiting.rounds * scale), local_bytes=self.kernel.local_bytes, classes=classes,
             lines=tuple(c for c in lines if c.passes > c.least)[:MOST_LINES])
 
     def classes(self) -> tuple[InstructionClass, ...]:
