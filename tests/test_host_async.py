@@ -343,6 +343,8 @@ CASES = [
             "  s[t] = input[t]; forge::bulk_store_fence(); __syncthreads();\n" + STORE + "0; __syncthreads();\n"
             "  if (t == 0) {\n    forge::bulk_store((float*)@ + blockIdx.x * 64, s, 256);  // here\n    forge::bulk_store_commit(); forge::bulk_store_wait_read(); } }",
             "input", "out", "input"),
+    Planted("lanes of one warp without __syncwarp", "race", KERNEL + LOAD + "  forge::barrier_wait(&b, 0);\n  float v = s[t];\n  __syncthreads();\n"
+            "  s[t] = v + 1;\n  @\n" + STORE + "s[t ^ 1];  // here\n }", "", "__syncwarp();", "no __syncwarp()"),
     Planted("two blocks store to one place", "race", KERNEL + "  __shared__ alignas(16) float s[64]; const int t = threadIdx.x;\n"
             "  s[t] = input[t + blockIdx.x]; forge::bulk_store_fence(); __syncthreads();\n  if (t == 0) {\n"
             "    forge::bulk_store(out + blockIdx.x @ * 64, s, 256);  // here\n    forge::bulk_store_commit(); forge::bulk_store_wait_read(); } }",

@@ -78,6 +78,7 @@ class OrderedShadow:
             self.clocks.send(self.clocks.signal, rows)
         if receive:
             self.clocks.receive(self.clocks.signal, rows)
+            self.warp_sync(lanes)
 
     # Near accesses: a lane's own block ------------------------------------------------------------------------------
 
@@ -128,6 +129,9 @@ class OrderedShadow:
         bad = self.conflicts(self.writer, cells, row, actor)
         if bad.any():
             self.fault("race", self.says(cells, bad), bad, active, line)
+        bad = self.same_warp(cells, active, actor)
+        if bad.any():
+            self.fault("race", "reads shared memory that another lane of the warp wrote with no __syncwarp() between", bad, active, line)
         self.enter_read(cells, active)
 
     def enter_read(self, cells: Index, active: Mask) -> None:
@@ -183,7 +187,7 @@ class OrderedShadow:
         return (old != 0) & (other != actor) & self.clocks.unknown(row, other, old >> TIME)
 
     def same_warp(self, cells: Index, active: Mask, actor: Index) -> Lanes:
-        """Granules that another lane of the writing lane's own warp wrote, with no collective of the warp since."""
+        """Granules that another lane of each lane's own warp wrote, with no collective of the warp since."""
         old = self.writer.reshape(-1)[cells]
         tag = self.of(self.tag, active)
         now = self.of(np.repeat(self.syncs, 32, axis=0)[:self.shape[0]], active)
