@@ -196,7 +196,7 @@ class ForgeScreen(Screen[None]):
         """The app as what remembers (`ForgeApp`, which no screen may import)."""
         return self.app
 
-    def _slot(self, which: str) -> str:
+    def slot(self, which: str) -> str:
         """Under which a size is remembered: a pane beside another and one below it are told apart."""
         return f"{self.NAME}{':narrow' if self.has_class('narrow') else ''}{which}"
 
@@ -211,7 +211,7 @@ class ForgeScreen(Screen[None]):
             return
         width = max(NARROWEST, min(self.size.width - NARROWEST, side.outer_size.width + direction * STEP))
         side.styles.width = width
-        self.forge.remember_pane(self._slot(""), width)
+        self.forge.remember_pane(self.slot(""), width)
 
     def action_raise(self, direction: int) -> None:
         """The height of the lower pane."""
@@ -224,7 +224,7 @@ class ForgeScreen(Screen[None]):
     def _set_height(self, pane: Widget, height: int, which: str) -> None:
         height = max(LOWEST, min(self.size.height - LOWEST - 3, height))
         pane.styles.height = height
-        self.forge.remember_pane(self._slot(which), height)
+        self.forge.remember_pane(self.slot(which), height)
 
     def fit(self) -> None:
         """Classes by the size of the terminal, and panes as they were left in that layout."""
@@ -236,7 +236,7 @@ class ForgeScreen(Screen[None]):
         """Sizes and zoom as the screen was left, where they fit; those of the other layout do not count."""
         panes, narrow = self.forge.remembered.panes, self.has_class("narrow")
         if self.SIDE:
-            side, size = self.query_one(self.SIDE), panes.get(self._slot(""))
+            side, size = self.query_one(self.SIDE), panes.get(self.slot(""))
             room = self.size.height - LOWEST - 3 if narrow else self.size.width - NARROWEST
             fits = size is not None and (LOWEST if narrow else NARROWEST) <= size <= room
             for rule in ("width", "height"):
@@ -244,7 +244,7 @@ class ForgeScreen(Screen[None]):
             if fits:
                 setattr(side.styles, "height" if narrow else "width", size)
         if self.LOWER:
-            pane, size = self.query_one(self.LOWER), panes.get(self._slot(":lower"))
+            pane, size = self.query_one(self.LOWER), panes.get(self.slot(":lower"))
             pane.styles.clear_rule("height")
             if size is not None and LOWEST <= size <= self.size.height - LOWEST - 3:
                 pane.styles.height = size

@@ -65,7 +65,10 @@ class CandidateTexts:
     def _diff_lines(self, node: Node, width: int, flat: bool) -> list[Line]:
         other, name = self._other(node)
         if other is None:
-            return wrapped(f"no {self.against} to compare with: d chooses another, m marks one", width)
+            best = self.project.state.operator(self.variant).best
+            first = "this is the best, and it has no parent" if node is best and not (node.parent and node.parent.id) else ""
+            what = first if self.against in ("parent", "best") and first else f"no {self.against} to compare with"
+            return wrapped(f"{what}: d chooses another, m marks one", width)
         old, problem = self.source(other)
         new, problem_here = self.source(node)
         if problem or problem_here:

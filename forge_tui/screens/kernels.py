@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from forge_tui.engine import steering
 from forge_tui.engine.search.tree import Node
-from forge_tui.screens.base import FindLine, ForgeScreen
+from forge_tui.screens.base import LOWEST, FindLine, ForgeScreen
 from forge_tui.screens.candidatetexts import AGAINST, CandidateTexts
 from forge_tui.screens.dialogs import Ask
 from forge_tui.screens.editing import edit_text, hand_over
@@ -27,6 +27,8 @@ from forge_tui.screens.widgets.table import Table
 from forge_tui.screens.words import short
 
 TABS = ("verdict", "timing", "source", "diff", "profile", "reasoning", "prompt", "reply", "build")
+TREE_PART = 0.38
+"""Of the lines, at the most, where the tree stands above the text."""
 DESCRIBE_S = 0.05
 """The text pane follows the cursor after this rest, so that a held key does not draw what nobody reads."""
 WIDE = 120
@@ -143,6 +145,7 @@ class KernelBench(ForgeScreen):
 
     def on_resize(self) -> None:
         self.fit()
+        self._fit_tree()
         self._describe(force=True)
 
     def follow(self) -> None:
@@ -167,7 +170,16 @@ class KernelBench(ForgeScreen):
         modelled = self.project.cards is not None and self.project.cards.time_kind == "cpu"
         table.hidden = frozenset({SPEEDUP}) if modelled else frozenset()
         table.show(self._rows.keys(self._wanted))
+        self._fit_tree()
         self._describe(force)
+
+    def _fit_tree(self) -> None:
+        """Above the text a small tree takes no more lines than it has, unless somebody moved the border."""
+        if self.has_class("narrow") and self.slot("") not in self.forge.remembered.panes:
+            table = self.query_one("#tree", Table)
+            height = max(LOWEST, min(round(TREE_PART * self.size.height), len(table.keys) + 1))
+            if table.outer_size.height != height:
+                table.styles.height = height
 
     @property
     def node(self) -> Node | None:

@@ -326,14 +326,11 @@ def _age(at: float | None, word: str) -> str:
 
 
 def summary_lines(summary: Summary, is_running: bool, width: int) -> list[Line]:
-    """The side pane."""
-    lines: list[Line] = [((Path(summary.root).name, "bold"),), *wrapped(summary.root, width, "forge-muted")]
+    """The side pane: how it stands, what came of it, then what it is."""
+    name, word = Path(summary.root).name, "running" if is_running else summary.status
     if summary.problem:
-        return lines + [(), *wrapped(summary.problem, width, "forge-failed")]
-    if summary.described:
-        lines += wrapped(summary.described, width)
-    word = "running" if is_running else summary.status
-    lines += [(), ((state(word), TOKENS.get(word, "")),)]
+        return [((name, "bold"),), *wrapped(summary.problem, width, "forge-failed")]
+    lines: list[Line] = [((f"{name}  ", "bold"), (state(word), TOKENS.get(word, "")))]
     if summary.reason and not is_running:
         lines += wrapped(summary.reason, width, "forge-muted")
     if summary.variants:
@@ -348,11 +345,13 @@ def summary_lines(summary: Summary, is_running: bool, width: int) -> list[Line]:
         lines += wrapped(summary.in_model, width, "forge-verified")
     lines += [
         (),
+        *wrapped(summary.described or summary.model, width),
         *wrapped(
             f"{summary.provider or 'no provider'} on {summary.device or 'no device'}, "
             f"{money(summary.cost_usd, summary.tokens)}",
             width,
             "forge-muted",
         ),
+        *wrapped(summary.root, width, "forge-muted"),
     ]
     return lines
