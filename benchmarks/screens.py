@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import pty
+import random
 import select
 import signal
 import statistics
@@ -34,9 +35,14 @@ COLUMNS, LINES = 120, 40
 QUIET_S = 1.0
 """No byte for so long: the screen is painted."""
 KEY_QUIET_S = 0.3
-SETTLE_S = 5.0
-"""Some seconds after its start Textual repaints the whole screen once more: that is no part of a rate."""
+SETTLE_S = 1.0
+"""After its start the app loads what the next screens need: that is no part of a rate."""
 DEADLINE_S = 60.0
+WORDS = (
+    "the row fits in registers so one warp reads it twice and writes once; shared memory would cost a barrier for nothing here, "
+    "while eight bytes a lane leave half of each sector unused: wider loads first, then fewer blocks with more in flight"
+).split()
+"""Of a reply that streams: drawn anew, so that no line is like another."""
 
 
 class Terminal:
@@ -322,10 +328,9 @@ def measure_reasoning(scratch: Path, seconds: float) -> dict[str, Any]:
         app.press(b"6")
         live, ask = LiveReplies(growing.paths.replies), growing.asked.replace("/", "-")
         live.begun(ask)
-        begun, total, written = time.monotonic(), 0, 0
+        begun, total, written, draw = time.monotonic(), 0, 0, random.Random(1)
         while time.monotonic() - begun < seconds:
-            words = f"the rows of block {written} are short, so a warp each and no shared memory; "
-            text = (words * 7)[:480] + f"\n\nthought {written}\n"
+            text = f"{' '.join(draw.choices(WORDS, k=85))}\n\nthought {written}\n"
             live.came(ask, text, True)
             written += len(text)
             total += app.read(0.25)

@@ -121,11 +121,11 @@ def render(folder: Path, name: str, size: tuple[int, int]) -> str:
     async def run() -> str:
         app = ForgeApp(folder / "encoder" if opened else None)
         async with app.run_test(size=size) as pilot:
-            await pilot.pause(0.2)
+            await pilot.pause(0.1)
             for key in keys:
                 await pilot.press(key)
                 await pilot.pause(0.02)
-            await pilot.pause(0.3)
+            await pilot.pause(0.25)
             strips = app.screen._compositor.render_strips()
             text = "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
         return re.sub(r"/tmp/forge_\w{8}", PLACE, text) + "\n"

@@ -36,12 +36,20 @@ def test_a_launcher_of_200_projects_is_painted_in_16_kb_and_then_silent(tmp_path
         assert b"?1003h" not in app.received and b"?1000h" not in app.received
 
 
+def past_the_edge(app: Terminal) -> int:
+    """The most bytes of a row down, near the end of the window and over it."""
+    for _ in range(LINES - 8):
+        os.write(app.handle, b"j")
+    app.quiet(KEY_QUIET_S)
+    return max(app.press(b"j")[0] for _ in range(10))
+
+
 def test_keys_in_10000_rows_cost_little(tmp_path: Path, home: Path) -> None:
     root = many_rows_project(tmp_path, 10_000)
     with terminal(str(root), home=home, cwd=tmp_path) as app:
         app.until("operator-")
         app.quiet()
-        assert max(app.press(b"j")[0] for _ in range(LINES)) <= 2_000  # past the window's edge as well
+        assert past_the_edge(app) <= 2_000
         assert app.press(b"\x1b[6~")[0] <= 4_000
         app.press(b"G")
         assert "10000/10000" in app.text()
@@ -57,7 +65,7 @@ def test_5000_candidates_open_in_little_memory_without_torch(tmp_path: Path, hom
         app.quiet(KEY_QUIET_S)
         assert "5000 tried" in app.text()
         app.press(b"g")
-        assert max(app.press(b"j")[0] for _ in range(LINES)) <= 5_000  # the window moves once, the text beside it too
+        assert past_the_edge(app) <= 5_000  # the window moves, the text beside it too
         assert app.press(b"\x1b[6~")[0] <= 8_000
         assert app.memory_kb() <= 90_000
         assert not app.torch_loaded()
@@ -73,7 +81,7 @@ def test_a_live_run_costs_at_most_6_kb_a_second(tmp_path: Path, home: Path, keys
         if keys:
             app.press(keys)
         before, begun = len(app.received), time.monotonic()
-        while time.monotonic() - begun < 6.0:
+        while time.monotonic() - begun < 4.0:
             growing.step()
             app.read(0.25)
         elapsed = time.monotonic() - begun
