@@ -151,7 +151,8 @@ class BulkCopies:
         sizes = np.broadcast_to(size, self.shape)
         bad = active & (sizes % UNIT != 0)
         if bad.any():
-            self.machine.fault("misaligned", f"a bulk copy of {int(sizes[bad][0])} bytes, which is not a multiple of {UNIT}", bad, line)
+            self.machine.fault("misaligned", f"a bulk copy of {int(sizes[bad][0])} bytes, which is not a multiple of {UNIT}",
+                               bad, line)
         for number in np.unique(sizes[active]):
             if number:
                 yield active & (sizes == number), int(number)
@@ -188,8 +189,10 @@ class BulkCopies:
             byte = raw.astype(np.int64) - buffer.base
             bad = pick & ((byte < 0) | (byte + size > buffer.size))
             first = int(byte[bad][0]) if bad.any() else 0
-            refuse(bad, lanes, "out_of_bounds", f"{what} of {size} bytes outside {buffer.name}: at byte {first} of {buffer.size}", line)
-            refuse(pick & (does != "load" and not buffer.writable), lanes, "read_only", f"{what} to {buffer.name}, which is an input", line)
+            refuse(bad, lanes, "out_of_bounds",
+                   f"{what} of {size} bytes outside {buffer.name}: at byte {first} of {buffer.size}", line)
+            refuse(pick & (does != "load" and not buffer.writable), lanes, "read_only",
+                   f"{what} to {buffer.name}, which is an input", line)
             if buffer.written is not None and does == "load":
                 start = (byte + buffer.base - buffer.origin) // buffer.unit
                 fresh = pick & np.array([not buffer.written[s:s + max(1, size // buffer.unit)].all() if p else False
@@ -332,7 +335,8 @@ class BulkCopies:
         """`cp.reduce.async.bulk`: every item is added (or the like) to what is there."""
         assert flight.operation is not None
         name, kind = flight.operation
-        code = {"f32": "f4", "f64": "f8", "s32": "i4", "s64": "i8", "u64": "u8", "b64": "u8", "f16": "u2", "bf16": "u2"}.get(kind, "u4")
+        codes = {"f32": "f4", "f64": "f8", "s32": "i4", "s64": "i8", "u64": "u8", "b64": "u8", "f16": "u2", "bf16": "u2"}
+        code = codes.get(kind, "u4")
         size = int(code[1])
         start, items = buffer.view("u", size)
         byte = index[0] * 4 + buffer.view("u", 4)[0] - start

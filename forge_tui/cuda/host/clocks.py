@@ -93,4 +93,4 @@ class Clocks:
 
     def unknown(self, row: Rows, actor: NDArray[np.int64], stamp: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether an access of `actor` at `stamp` is in no order with the warps `row`."""
-        return stamp >= self.seen[row, actor]
+        return stamp >= self.seen.reshape(-1).take(row * self.actors + actor)

@@ -24,7 +24,8 @@ from forge_tui.cuda.host.translation import Geometry, Translations, Variant
 from forge_tui.cuda.program import Argument, Launch
 from forge_tui.cuda.target import LaunchCounts
 
-EMITTERS = emit_arithmetic, emit_async, emit_bits, emit_carry, emit_convert, emit_matrix, emit_memory      # they register what writes each instruction
+EMITTERS = emit_arithmetic, emit_async, emit_bits, emit_carry, emit_convert, emit_matrix, emit_memory
+"""They register what writes each instruction."""
 
 SHARED = {"shared", "shared::cta"}
 SIGNALS = {"volatile", "relaxed", "acquire", "release"}
@@ -138,7 +139,7 @@ def block_bytes(translations: Translations, geometry: Geometry) -> float:
     lane_bytes = translations.kernel.local_bytes * (1 + 1 / translations.local_granule)
     for size, cls in translations.narrow.code.slots:
         lane_bytes += size if cls == THREAD | BLOCK else 0
-    shadow = 8 if translations.ordered else 1.25        # bytes of shadow and memory for each byte of shared memory
+    shadow = 1 + 37 / translations.granule if translations.ordered else 1.25      # bytes of tables and memory for each shared byte
     return geometry.threads * lane_bytes + shadow * (translations.kernel.static_shared + geometry.shared) + 1
 
 

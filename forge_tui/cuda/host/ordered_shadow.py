@@ -131,7 +131,8 @@ class OrderedShadow:
             self.fault("race", self.says(cells, bad), bad, active, line)
         bad = self.same_warp(cells, active, actor)
         if bad.any():
-            self.fault("race", "reads shared memory that another lane of the warp wrote with no __syncwarp() between", bad, active, line)
+            self.fault("race", "reads shared memory that another lane of the warp wrote with no __syncwarp() between", bad,
+                       active, line)
         self.enter_read(cells, active)
 
     def enter_read(self, cells: Index, active: Mask) -> None:
@@ -184,14 +185,17 @@ class OrderedShadow:
         """Lanes whose warp is in no order with what a table says of their granule."""
         old = table.reshape(-1)[cells]
         other = old >> ACTOR & 1023
-        return (old != 0) & (other != actor) & self.clocks.unknown(row, other, old >> TIME)
+        theirs = (old != 0) & (other != actor)
+        return theirs & self.clocks.unknown(row, other, old >> TIME) if theirs.any() else theirs
 
     def same_warp(self, cells: Index, active: Mask, actor: Index) -> Lanes:
         """Granules that another lane of each lane's own warp wrote, with no collective of the warp since."""
         old = self.writer.reshape(-1)[cells]
         tag = self.of(self.tag, active)
-        now = self.of(np.repeat(self.syncs, 32, axis=0)[:self.shape[0]], active)
         mine = (old != 0) & (old >> ACTOR & 1023 == actor) & ((old ^ tag) >> LANE & 31 != 0)
+        if not mine.any():
+            return mine
+        now = self.of(np.repeat(self.syncs, 32, axis=0)[:self.shape[0]], active)
         current = self.clocks.unknown(self.of(self.clocks.row, active), actor, old >> TIME)
         return mine & current & (old & 1 == 0) & (self.written_at.reshape(-1)[cells] == now)
 
@@ -245,8 +249,8 @@ class OrderedShadow:
         copier = self.fenced_at[self.of(self.clocks.row, active)] > stamp
         bad = (actor != self.clocks.engine) & ~writer & ~copier
         if bad.any():
-            self.fault("race", "a bulk copy reads shared memory that ordinary stores wrote, with no fence.proxy.async between", bad, active,
-                       line)
+            self.fault("race", "a bulk copy reads shared memory that ordinary stores wrote, with no fence.proxy.async "
+                       "between", bad, active, line)
         self.draining.reshape(-1)[cells] = (line or 0) + 1
         self.copied = True
 
