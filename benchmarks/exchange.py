@@ -50,25 +50,34 @@ def main() -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--summary", action="store_true", help="run nothing: say what the project holds")
     options = parser.parse_args()
     project = options.folder / "project"
+    if options.summary:
+        return summary(project, options.out, "as far as the journal goes")
     if not project.exists():
         options.folder.mkdir(parents=True, exist_ok=True)
         (options.folder / "model.py").write_text(MODEL)
         forge("new", project, "--model", options.folder / "model.py", "--device", options.device)
     code = forge("--run", project, "--provider", "exchange", "--no-builtin", "--iterations", options.iterations, "--jobs", options.jobs,
                  "--seed", options.seed, "--device", options.device)
+    summary(project, options.out, "waiting for replies" if code == WAITING else f"ended with {code}")
+    return 0 if code in (0, 5, WAITING) else code
+
+
+def summary(project: Path, out: Path | None, status: str) -> int:
+    """Print and store what came of the prompts so far; 1 where nothing was captured."""
     paths = ProjectPaths(project)
     cards, state = load_operators(paths), load_state(paths)
     if cards is None:
-        return code
-    body = {"status": "waiting for replies" if code == WAITING else f"ended with {code}",
-            "operators": [outcome(paths, state, variant.key, variant.operator) for variant in cards.variants if variant.key in state.operators]}
+        return 1
+    body = {"status": status, "operators": [outcome(paths, state, variant.key, variant.operator)
+                                            for variant in cards.variants if variant.key in state.operators]}
     for item in body["operators"]:
         print(f"{item['operator']}: {item['prompts']} prompts, {item['replies']} replies, {item['outcomes']}; best {item['best']}")
-    if cards.time_kind == "device" or options.out:          # on `host` the facts are those of the device it models
-        print(f"stored in {store('exchange', cards.device, body, options.out)}")
-    return 0 if code in (0, 5, WAITING) else code
+    if cards.time_kind == "device" or out:                  # on `host` the facts are those of the device it models
+        print(f"stored in {store('exchange', cards.device, body, out)}")
+    return 0
 
 
 def forge(*arguments: object) -> int:
@@ -87,9 +96,16 @@ def outcome(paths: ProjectPaths, state: RunState, key: str, operator: str) -> di
         "tries": [{"number": node.number, "parent": node.parent.number if node.parent and node.parent.id else None,
                    "strategy": node.strategy, "origin": node.origin, "model": node.model, "outcome": kind(node), "kernel": node.kernel,
                    "sentence": node.verdict.sentence if node.verdict else "", "timing": to_builtins(node.verdict.timing) if node.verdict else None,
-                   "tokens": {"in": node.replied.tokens_in, "out": node.replied.tokens_out} if node.replied else None}
+                   "characters": written(paths, node)}
                   for node in nodes],
     }
+
+
+def written(paths: ProjectPaths, node: Node) -> dict[str, int] | None:
+    """Characters of prompt and reply: the exchange does not say how many tokens they were."""
+    if node.replied is None or node.replied.prompt_file is None or node.replied.reply_file is None:
+        return None
+    return {"prompt": len((paths.replies / node.replied.prompt_file).read_text()), "reply": len((paths.replies / node.replied.reply_file).read_text())}
 
 
 def kind(node: Node) -> str:

@@ -86,8 +86,8 @@ def recorded_on(item: Sample, target: Target) -> Sample:
     if target.kind == "host":
         return item
     results = eager(item.call, on_target(item, target))
-    outputs = tuple(structs.replace(spec, shape=tuple(result.shape), stride=tuple(result.stride()))
-                    for spec, result in zip(item.call.outputs, results, strict=True))
+    outputs = tuple(spec if name in item.call.aliases else structs.replace(spec, shape=tuple(result.shape), stride=tuple(result.stride()))
+                    for name, spec, result in zip(item.call.output_names(), item.call.outputs, results, strict=True))
     return replace(item, call=structs.replace(item.call, outputs=outputs))
 
 

@@ -63,7 +63,7 @@ def test_right_and_wrong(client: JudgeClient, project: tuple[ProjectPaths, Varia
     assert [(c.name, c.figure) for c in again.checks] == [(c.name, c.figure) for c in verdict.checks]
     assert client.judge(key, CONSTANT, "constant.cu").outcome == "wrong"
     assert client.judge(key, "no kernel at all", "none.cu").outcome == "refused"
-    assert client.judge(key, HONEST.replace("input[i] >", "inputs[i] >"), "typo.cu").outcome == "no_build"
+    assert client.judge(key, HONEST.replace("input[i] <", "inputs[i] <"), "typo.cu").outcome == "no_build"
 
 
 def test_an_unknown_variant_is_the_projects_fault(client: JudgeClient) -> None:

@@ -68,6 +68,7 @@ class Trial:
         self.device = torch.device("cpu") if target.kind == "host" else torch.device("cuda", torch.cuda.current_device())
         self.seed = seed
         self._arena: Arena | None = None
+        self._marked: tuple[dict[str, torch.Tensor], str] | None = None
         self.large = sum(spec.span for spec in (*(spec for _, spec in call.tensors()), *call.outputs)) > BOTH_BYTES
         generator = torch.Generator(device="cpu")
         generator.manual_seed(seed & ((1 << 63) - 1))
@@ -83,13 +84,19 @@ class Trial:
     def run(self, name: str, program: Program, image: Image, values: dict[str, torch.Tensor],
             own: tuple[torch.Tensor, ...], *, elsewhere: bool = False) -> tuple[Check, RunReport]:
         """Run and check. name: of the inputs, e.g. `draw one spike`. own: eager's results. Raises Failed."""
-        inputs = fingerprint(values)
+        inputs = self._fingerprint(values)
         try:
             check, report = self._run(name, program, image, values, own, elsewhere)
         except Failed as failed:
             failed.check = replace(failed.check, inputs=inputs)
             raise
         return replace(check, inputs=inputs), report
+
+    def _fingerprint(self, values: dict[str, torch.Tensor]) -> str:
+        """Every setting runs on the same sample, which nothing writes to: its bits are looked at once."""
+        if self._marked is None or self._marked[0] is not values:
+            self._marked = values, fingerprint(values)
+        return self._marked[1]
 
     def _run(self, name: str, program: Program, image: Image, values: dict[str, torch.Tensor],
              own: tuple[torch.Tensor, ...], elsewhere: bool) -> tuple[Check, RunReport]:

@@ -12,7 +12,7 @@ import math
 from random import Random
 from typing import Literal
 
-from forge_tui.engine.search.policy import Move, Policy, bases
+from forge_tui.engine.search.policy import DIGITS, Move, Policy, bases
 from forge_tui.engine.search.simple import fastest
 from forge_tui.engine.search.strategies import NAMES
 from forge_tui.engine.search.tree import Node, Tree
@@ -104,7 +104,7 @@ def gain(node: Node) -> float:
     """The positive part of the relative gain over the parent, 0 to 1; failures and what is not settled gain nothing."""
     if node.value is None or node.parent.value is None:
         return 0.0
-    return max(0.0, 1.0 - math.exp(node.parent.value - node.value))
+    return round(max(0.0, 1.0 - math.exp(node.parent.value - node.value)), DIGITS)
 
 
 def masked(representative: Node, strategy: str) -> bool:
@@ -118,9 +118,9 @@ def features(node: Node) -> Point:
     """log time (up to a constant), registers, shared KB, log2 threads, occupancy."""
     behaviour = node.verdict.behaviour
     if behaviour is None:
-        return (-node.value, 0.0, 0.0, 0.0, 0.0)
+        return (round(-node.value, DIGITS), 0.0, 0.0, 0.0, 0.0)
     return (
-        -node.value,
+        round(-node.value, DIGITS),
         float(behaviour.registers or 0),
         behaviour.shared_bytes / 1024,
         math.log2(max(1, behaviour.threads)),

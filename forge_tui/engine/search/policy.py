@@ -17,6 +17,10 @@ REPAIRS_PER_NODE = 2
 attempts did not mend is better begun anew."""
 
 
+DIGITS = 9
+"""Values and promises that agree in so many decimals are the same: what rounding leaves of a unit of time must not choose."""
+
+
 class Move(Struct, frozen=True):
     """What to ask for next."""
 

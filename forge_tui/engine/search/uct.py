@@ -11,7 +11,7 @@ from __future__ import annotations
 from random import Random
 
 from forge_tui.engine.search.gains import DOUBLE_WEIGHT, Gains, working_ancestor
-from forge_tui.engine.search.policy import Move, Policy, bases, least_used, mendable
+from forge_tui.engine.search.policy import DIGITS, Move, Policy, bases, least_used, mendable
 from forge_tui.engine.search.strategies import NAMES
 from forge_tui.engine.search.tree import Node, Tree
 
@@ -22,7 +22,7 @@ Uses in flight count too (the virtual loss), so that concurrent choices spread."
 USED_ABOVE = 1.0
 """The same for a use on the way from the root: what a strategy has to give it has mostly given."""
 
-REPAIR_SHARE = 0.5
+REPAIR_SHARE = 0.15
 """Part of a new try's promise that a repair has: it ends where the broken kernel was meant to, and no better."""
 
 
@@ -60,10 +60,11 @@ def _promise(gains: Gains, node: Node, strategy: str) -> float:
         1.0 + DOUBLE_WEIGHT * (child.outcome == "duplicate") for child in node.children if child.strategy == strategy
     )
     above = sum(ancestor.strategy == strategy for ancestor in node.lineage())
-    return gains.succeeds(strategy) * gains.improvement(node, strategy) / (1.0 + USED * used + USED_ABOVE * above)
+    promise = gains.succeeds(strategy) * gains.improvement(node, strategy) / (1.0 + USED * used + USED_ABOVE * above)
+    return round(promise, DIGITS)
 
 
 def _mending(gains: Gains, broken: Node) -> float:
     attempts = sum(child.origin == "repair" for child in broken.children)
     promise = gains.improvement(working_ancestor(broken), broken.strategy)
-    return REPAIR_SHARE * gains.mends * promise / (1.0 + attempts)
+    return round(REPAIR_SHARE * gains.mends * promise / (1.0 + attempts), DIGITS)
