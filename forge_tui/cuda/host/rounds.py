@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forge_tui.cuda.host.lower import Block, Kernel
-from forge_tui.cuda.host.ptx import Instruction
+from forge_tui.cuda.host.ptx import Instruction, Register
 
 NEAR = {"shared", "shared::cta", "local", "param", "const"}
 
@@ -25,19 +25,57 @@ class Waits:
     """Registers it reads from before."""
     left: frozenset[str]
     """Registers it loads and does not use."""
+    copies: tuple[tuple[str, str], ...]
+    """Registers that are copies of registers from before: a copy waits for nothing."""
+
+
+NOTHING = Waits(0, frozenset(), frozenset(), ())
+SHORT = 24
+"""Instructions of a guarded piece up to which ptxas puts it under predicates, so that loads of several pieces go out together."""
 
 
 def waits_of(kernel: Kernel) -> list[Waits]:
-    return [_waits(block) for block in kernel.blocks]
+    """Of each basic block; a chain of short guarded pieces counts as one block, at its head."""
+    found = [NOTHING] * len(kernel.blocks)
+    ways_in = [0] * len(kernel.blocks)
+    for block in kernel.blocks:
+        for successor in block.successors:
+            if successor >= 0:
+                ways_in[successor] += 1
+    index = 0
+    while index < len(kernel.blocks):
+        chain = _chain(kernel, index, ways_in)
+        found[index] = _waits([i for block in chain for i in block.instructions])
+        index += len(chain)
+    return found
 
 
-def _waits(block: Block) -> Waits:
+def _chain(kernel: Kernel, index: int, ways_in: list[int]) -> list[Block]:
+    """A block and the short pieces after it that a guard may skip, each with what follows it."""
+    blocks = kernel.blocks
+    chain = [blocks[index]]
+    while index + 2 < len(blocks) and sorted(blocks[index].successors) == [index + 1, index + 2] and blocks[index].last.root == "bra" \
+            and blocks[index + 1].successors == [index + 2] and len(blocks[index + 1].instructions) <= SHORT \
+            and ways_in[index + 1] == 1 and ways_in[index + 2] == 2 and blocks[index + 1].last.root not in ("bar", "barrier"):
+        chain += blocks[index + 1:index + 3]
+        index += 2
+    return chain
+
+
+def _waits(instructions: list[Instruction]) -> Waits:
     level: dict[str, int] = {}
     loaded: dict[str, int] = {}
+    origin: dict[str, str] = {}
+    """What a register is a copy of."""
     uses: set[str] = set()
     stored = consumed = waits = 0
-    for i in block.instructions:
-        reads = i.reads()
+    for i in instructions:
+        if i.root == "mov" and i.guard is None and all(isinstance(x, Register) for x in i.args):
+            target, source = (x.name for x in i.args)      # type: ignore[union-attr]
+            source = origin.get(source, source)
+            origin[target], level[target] = source, level.get(source, 0)
+            continue
+        reads = [origin.get(name, name) for name in i.reads()]
         here = max((level.get(name, 0) for name in reads), default=0)
         consumed = max(consumed, here)
         uses.update(name for name in reads if name not in level)
@@ -52,7 +90,10 @@ def _waits(block: Block) -> Waits:
             waits += 1
         for name in i.writes():
             level[name] = here
-    return Waits(max([consumed, *(rank - 1 for rank in loaded.values())]) + waits, frozenset(uses), frozenset(loaded))
+            origin.pop(name, None)
+    copies = tuple((name, source) for name, source in origin.items() if source not in level)
+    left = frozenset(loaded) | {name for name, source in origin.items() if source in loaded}
+    return Waits(max([consumed, *(rank - 1 for rank in loaded.values())]) + waits, frozenset(uses), left, copies)
 
 
 def _is_load(i: Instruction) -> bool:
@@ -75,4 +116,6 @@ class Waiting:
             self.rounds += warps
             self.flying.clear()
         self.rounds += block.inside * warps
+        if self.flying:
+            self.flying.update(name for name, source in block.copies if source in self.flying)
         self.flying |= block.left
