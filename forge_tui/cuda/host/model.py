@@ -24,27 +24,28 @@ REGISTER_UNIT = 256
 
 
 class Constants(Struct, frozen=True):
-    """What the device's facts do not say. Fitted by `python -m benchmarks.calibration --fit`, within what each may mean."""
+    """What the device's facts do not say. Fitted on an H200 by `python -m benchmarks.calibration --fit` within what each may mean, on ten of
+    the landscapes of benchmarks/landscapes; docs/measured.md says how well, and how well on operators left out of the fit."""
 
     machine_per_ptx: float = 1.2
     """Machine instructions for one of PTX: conversions and divisions expand, address arithmetic folds."""
     latency_cycles: float = 600
     """From a load to its use, out of DRAM."""
-    in_flight: float = 24
+    in_flight: float = 12
     """Loads of one warp that overlap at the most; how many could, the counts say (`load_rounds`)."""
-    warp_cycles: float = 3
+    warp_cycles: float = 2.67
     """Between two instructions of one warp: they wait for each other's results."""
-    barrier_cycles: float = 30
+    barrier_cycles: float = 143
     """Of one barrier of a block."""
-    flight_cycles: float = 600
+    flight_cycles: float = 300
     """How long a byte is on its way from DRAM: with the bandwidth, the bytes that must be in flight to use all of it (Little's law)."""
-    l2_speed: float = 2.0
+    l2_speed: float = 3.0
     """Bandwidth of the L2 over that of a copy in DRAM."""
-    sharpness: float = 4.0
+    sharpness: float = 2.75
     """How the bounds combine: their norm of this order. 1: one after the other; large: the largest alone."""
     l2_kept: float = 0.7
     """Part of the L2 that still holds what an earlier launch touched."""
-    block_cycles: float = 60
+    block_cycles: float = 157
     """Between the starts of two blocks on one multiprocessor."""
     memory_share: float = 1.0
     """Part of the copy bandwidth that a kernel reaches at the most."""
