@@ -28,6 +28,9 @@ from forge_tui.engine.statistics import statistics
 from forge_tui.store.paths import ProjectPaths
 from forge_tui.store.project import ProjectConfig
 
+BYTE_CAPS = {"cpu": 256 << 20, "cuda": 4 << 30}
+"""Kept of all samples where the project names no number, by kind of device. What does not fit cannot be offered, and the largest
+calls, left out first, have most to give."""
 AT_FLOOR = 1.1
 """A call within a tenth of its floor has nothing to give."""
 Progress = Callable[[str], None]
@@ -49,7 +52,7 @@ def capture_project(paths: ProjectPaths, config: ProjectConfig, progress: Progre
         progress(text)
     with one_thread():
         capture = capture_model(loaded, inputs, device, facts, samples=config.capture.samples,
-                                byte_cap=config.capture.byte_cap, progress=progress)
+                                byte_cap=config.capture.byte_cap or BYTE_CAPS[device.type], progress=progress)
         progress("writing the captured tensors")
         return capture.save(paths)
 
@@ -78,7 +81,7 @@ def device_lines(device: torch.device, facts: DeviceFacts) -> list[str]:
 
 
 def capture_model(loaded: LoadedModel, inputs: list[ModelInput], device: torch.device, facts: DeviceFacts, *,
-                  samples: int = 2, byte_cap: int = 256 << 20, progress: Progress = lambda message: None) -> Capture:
+                  samples: int = 2, byte_cap: int = BYTE_CAPS["cpu"], progress: Progress = lambda message: None) -> Capture:
     """Records a loaded model, in memory. samples: most kept of a variant. byte_cap: of all samples, weights aside."""
     with user_code(f"{type(loaded.model).__name__} cannot be moved to {device}", cure="correct the model", own=loaded.own_file):
         loaded.model.to(device)

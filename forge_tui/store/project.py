@@ -101,8 +101,9 @@ class CaptureConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     samples: Count = 2
     """Most distinct calls kept of a variant."""
-    byte_cap: Count = 256 * 1024 * 1024
-    """Most bytes of tensors kept over all variants, weights aside."""
+    byte_cap: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    """Most bytes of tensors kept over all variants, weights aside. 0: 256 MiB on `host`, 4 GiB on a GPU, whose models have larger
+    inputs."""
 
 
 class ProjectConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -292,7 +293,7 @@ _COMMENTS = {
     "budget": "When to stop. 0: no limit.",
     "capture": "What capture keeps.",
     "capture.samples": "most distinct calls kept of one operator variant",
-    "capture.byte_cap": "most bytes of tensors kept, weights aside",
+    "capture.byte_cap": "most bytes of tensors kept, weights aside; 0: 256 MiB on host, 4 GiB on a GPU",
 }
 
 
