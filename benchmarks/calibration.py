@@ -4,7 +4,7 @@
     python -m benchmarks.calibration [--fit]                                 compares; with --fit also fits the constants
 
 Measured times are the files that `python -m benchmarks.landscapes --device cuda:0` writes to `landscapes/DEVICE/`. Counts of the same
-settings are collected once, into `landscapes/counted/`; run `--collect` again to go on. What comes of it is stored in
+settings are collected once, into `counts/`; run `--collect` again to go on. What comes of it is stored in
 `results/calibration-DEVICE.json`, whatever it is; constants are changed by hand, in `forge_tui/cuda/host/model.py`.
 """
 
@@ -40,7 +40,7 @@ from forge_tui.engine.kernelfile import parse
 from forge_tui.errors import KernelFileError
 
 FORMAT = 1
-COUNTED = FOLDER / "counted"
+COUNTED = FOLDER.parent / "counts"
 MUST_RANK = 0.8
 """Rank correlation that the model must reach within an operator family."""
 MUST_HOLD = 0.8
