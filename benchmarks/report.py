@@ -26,11 +26,12 @@ def main() -> None:
 def render(folder: Path) -> str:
     """The whole page."""
     parts = [HEAD]
-    for name, section in (("operators", _operators), ("turnaround", _turnaround), ("repeatability", _repeatability)):
+    for name, section in (("operators", _operators), ("turnaround", _turnaround), ("repeatability", _repeatability),
+                          ("robustness", _robustness), ("selftest", _selftest), ("exchange", _exchange)):
         for path in sorted(folder.glob(f"{name}-*.json")):
             document = json.loads(path.read_text())
             parts.append("\n".join([*_about(name, document), "", *section(document)]))
-    parts += [*host_sections(folder), *_judging(folder)]
+    parts += [*_search(folder), *host_sections(folder), *_judging(folder)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -67,10 +68,10 @@ def _turnaround(document: dict[str, Any]) -> list[str]:
     lines = [f"- Build of one candidate: median {build['median_s'] * 1e3:.0f} ms, worst {build['worst_s'] * 1e3:.0f} ms ({build['worst']}), "
              f"over {len(build['seconds'])} builtin kernels."]
     lines += [f"- {item['kernel']} on an operator of {item['us']:.0f} us, {item['run']}: {item['outcome']} in {item['seconds']:.2f} s with "
-              f"{item['points']} settings, of which builds {item['build_s']:.2f} s." for item in document["judgement"]]
+              f"{item['points']} settings, of which builds {item['build_s']:.2f} s and the device held {item['held_s']:.2f} s." for item in document["judgement"]]
     if "extension" in document:
         lines.append(f"- The same small kernel: {document['extension']['forge_s'] * 1e3:.0f} ms here, {document['extension']['extension_s']:.1f} s "
-                     "as a torch C++ extension.")
+                     f"as a torch C++ extension (`{document['extension']['command']}`, the same day).")
     return lines
 
 
@@ -82,6 +83,56 @@ def _repeatability(document: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _robustness(document: dict[str, Any]) -> list[str]:
+    counts = document["counts"]
+    disturbed = sum(count["tried"] for name, count in counts.items() if name != "honest")
+    return [f"{disturbed} kernels that disturb the worker in one run of {document['seconds']:.0f} s, an honest one after each; {document['workers']} "
+            "workers were started.", "", "| kernel | tried | verdict as it must be |", "|---|---|---|",
+            *(f"| {name} | {count['tried']} | {count['right']} |" for name, count in counts.items())]
+
+
+def _selftest(document: dict[str, Any]) -> list[str]:
+    return [f"{document['summary'].partition(': ')[2]}."]
+
+
+def _exchange(document: dict[str, Any]) -> list[str]:
+    lines = [document["note"], ""]
+    for item in document["operators"]:
+        characters = [entry["characters"] for entry in item["tries"] if entry["characters"]]
+        lines += [f"{item['operator'].rpartition('.')[2]}: {item['prompts']} prompts ({sum(one['prompt'] for one in characters):,} characters), "
+                  f"{item['replies']} replies ({sum(one['reply'] for one in characters):,}); "
+                  f"{', '.join(f'{count} {name}' for name, count in item['outcomes'].items())}.", "",
+                  "| try | from | strategy | outcome | us | speed-up over torch.compile |", "|---|---|---|---|---|---|"]
+        for entry in item["tries"]:
+            timing = entry["timing"] or {}
+            interval = "[{:.2f}, {:.2f}]".format(*timing["speedup_interval"]) if timing else ""
+            lines.append(f"| {entry['number']} | {entry['parent'] or ''} | {entry['strategy']} | {entry['outcome']} | "
+                         f"{timing.get('us', 0):.2f} | {timing.get('speedup', 0):.2f} {interval} |")
+    return lines
+
+
+def _search(folder: Path) -> list[str]:
+    """The policies on stored landscapes, those measured on a device first."""
+    made = []
+    for path in sorted(folder.glob("search-*.json"), key=lambda path: path.stem == "search-modelled"):
+        document = json.loads(path.read_text())
+        policies = document["policies"]
+        marks = list(next(iter(policies.values()))["mean"])
+        first, last = document["seeds"]
+        same = document["same_choices_at_1000_times"]
+        lines = [f"## Search: landscapes {document['landscapes_kind']}", "",
+                 f"`{document['command']}`, {document['date'][:10]}: {len(document['landscapes'])} landscapes, "
+                 f"{sum(item['points'] for item in document['landscapes'])} points, {last - first} seeds; times "
+                 f"{document['landscapes'][0]['times']}. Best speed so far over the best there is, with its 95 % interval. With all times multiplied by "
+                 f"1000 the same choices in {same['same']} of {same['searches']} searches.", "",
+                 f"| policy | {' | '.join(f'at {mark}' for mark in marks)} |", "|---" * (len(marks) + 1) + "|"]
+        for name in sorted(policies, key=lambda name: -policies[name]["mean"][marks[-1]]):
+            found = policies[name]
+            lines.append(f"| {name} | " + " | ".join(f"{found['mean'][mark]:.3f} ± {found['half_width'][mark]:.3f}" for mark in marks) + " |")
+        made.append("\n".join(lines))
+    return made
+
+
 def _judging(folder: Path) -> list[str]:
     """A section a part of `benchmarks.judging`, devices below each other."""
     made = []
@@ -91,7 +142,7 @@ def _judging(folder: Path) -> list[str]:
             document = json.loads(path.read_text())
             device = document["device"]["name"] if "device" in document else "host"
             lines += ["", f"`{document['command']}`, {document['date'][:10]}, torch {document['versions']['torch']}, on {device}.", "",
-                      *section(document)]
+                      *([f"**Caveat.** {document['caveat']}", ""] if "caveat" in document else []), *section(document)]
         if lines:
             made.append("\n".join([f"## {title}", *lines]))
     return made
