@@ -16,4 +16,4 @@ def test_every_result_says_what_it_was_measured_with() -> None:
     for path in FOLDER.glob("*.json"):
         document = json.loads(path.read_text())
         where = document.get("device") or document.get("machine")
-        assert where and document["date"] and document["command"].startswith("python -m benchmarks."), path
+        assert where and document["date"] and document["command"].startswith(("python -m benchmarks.", "forge-tui ")), path
