@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.screen_projects import Growing, doctor_cache, launcher_home, many_nodes_project, many_rows_project
-from benchmarks.screens import KEY_QUIET_S, LINES, SETTLE_S, Terminal, measure_reasoning, measure_stall, terminal
+from benchmarks.screens import SETTLE_S, measure_reasoning, measure_stall
+from benchmarks.terminals import KEY_QUIET_S, LINES, Terminal, terminal
 
 COLOURS = re.compile(rb"\x1b\[[\d;]*?(?:[34][0-7]|9[0-7]|10[0-7]|[34]8;[25][\d;]*)m")
 
