@@ -38,7 +38,6 @@ class Terminal:
         self.pid, self.handle = pty.fork()
         if self.pid == 0:
             _become(arguments, home, cwd, columns, lines, environment)
-        fcntl.ioctl(self.handle, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def read(self, seconds: float) -> int:
         """Take what comes within so many seconds; how many bytes."""
@@ -87,6 +86,18 @@ class Terminal:
         """CPU seconds of the app so far, by the kernel's clock ticks."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resize(self, columns: int, lines: int) -> None:
+        """As when a window is dragged: what stands there is garbage, and the app is told."""
+        self.screen.resize(lines, columns)
+        self.scribble()
+        fcntl.ioctl(self.handle, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        os.kill(self.pid, signal.SIGWINCH)
+
+    def scribble(self) -> None:
+        """Another program writes all over the screen."""
+        columns, lines = self.screen.columns, self.screen.lines
+        self._stream.feed("".join(f"\x1b[{line + 1};1H{'#' * columns}" for line in range(lines)).encode())
 
     def redraw(self, times: int, rest_s: float) -> None:
         """Ask for whole screens without reading any: soon the terminal takes no more."""
@@ -157,16 +168,15 @@ def _become(
         {
             "TERM": "xterm-256color",
             "COLORTERM": "truecolor",
-            "COLUMNS": str(columns),
-            "LINES": str(lines),
             "FORGE_HOME": str(home),
             "PYTHONPATH": os.getcwd() + os.pathsep + os.environ.get("PYTHONPATH", ""),
             **environment,
         }
     )
-    for name in ("NO_COLOR", "TMUX"):
+    for name in ("NO_COLOR", "TMUX", "COLUMNS", "LINES"):
         if name not in environment:
             os.environ.pop(name, None)
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     os.chdir(cwd)
     os.execv(sys.executable, [sys.executable, "-m", "forge_tui", *arguments])
 

@@ -89,6 +89,25 @@ def test_a_live_run_costs_at_most_6_kb_a_second(tmp_path: Path, home: Path, keys
         assert 0 < (len(app.received) - before) / elapsed <= 6_000 * max(1.0, growing.events / elapsed / 4)
 
 
+def test_a_resized_terminal_is_painted_whole_and_ctrl_l_mends_what_others_wrote(tmp_path: Path, home: Path) -> None:
+    root = many_nodes_project(tmp_path, 30)
+    shown = []
+    for resized in (True, False):
+        size = {} if resized else {"columns": 80, "lines": 24}
+        with terminal(str(root), home=home, cwd=tmp_path, **size) as app:
+            app.until("softmax")
+            app.quiet(KEY_QUIET_S)
+            if resized:
+                app.resize(80, 24)
+                app.quiet()
+            shown.append(app.text())
+            app.scribble()
+            assert "#####" in app.text()
+            app.press(b"\x0c")
+            assert app.text() == shown[-1]
+    assert shown[0] == shown[1] and "####" not in shown[0]
+
+
 def test_no_colour_is_sent_under_no_color(tmp_path: Path, home: Path) -> None:
     root = many_nodes_project(tmp_path, 5)
     with terminal(str(root), home=home, cwd=tmp_path, NO_COLOR="1") as app:

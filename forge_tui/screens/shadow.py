@@ -136,7 +136,7 @@ def _change(old: str, new: str) -> str:
         for value, before, default in ((wanted[1], front, "39"), (wanted[2], ground, "49"))
         if value != before
     ]
-    return min(f"\x1b[{';'.join(changed)}m", whole, key=len)
+    return min(f"\x1b[{';'.join(changed)}m", whole, key=len) if changed else ""
 
 
 @lru_cache(4096)
