@@ -7,6 +7,7 @@ from textual.binding import Binding
 from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
+from textual.widgets import Input
 
 from forge_tui.screens.widgets.paint import style_of
 
@@ -26,7 +27,8 @@ NAMES = {
     "comma": ",",
     "full_stop": ".",
 }
-MORE = " ? all keys"
+MORE, MORE_IN_A_FIELD = " ? all keys", " ctrl+p all keys"
+"""A field takes `?` as text."""
 
 
 class KeyBar(Widget):
@@ -36,12 +38,13 @@ class KeyBar(Widget):
 
     def on_mount(self) -> None:
         self._shown: list[tuple[str, str]] = []
+        self._in_field = isinstance(self.screen.focused, Input)
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
 
     def _changed(self, screen: Screen[object]) -> None:
-        shown = self._keys()
-        if shown != self._shown:
-            self._shown = shown
+        now = self._keys(), isinstance(screen.focused, Input)
+        if now != (self._shown, self._in_field):
+            self._shown, self._in_field = now
             self.refresh()
 
     def _keys(self) -> list[tuple[str, str]]:
@@ -55,13 +58,14 @@ class KeyBar(Widget):
     def render_line(self, y: int) -> Strip:
         width, style = self.size.width, self.visual_style.rich_style
         strong, segments, used = style_of(self.app, "primary bold"), [], 0
+        more = MORE_IN_A_FIELD if self._in_field else MORE
         for key, description in self._shown or self._keys():
             size = len(key) + len(description) + 3
-            if used + size > width - len(MORE):
+            if used + size > width - len(more):
                 break
             segments += [Segment(f" {key}", style + strong), Segment(f" {description} ", style)]
             used += size
-        segments += [Segment(" " * (width - used - len(MORE)), style), Segment(MORE, style)]
+        segments += [Segment(" " * (width - used - len(more)), style), Segment(more, style)]
         return Strip(segments).adjust_cell_length(width, style)
 
 
