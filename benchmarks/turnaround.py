@@ -60,19 +60,27 @@ PLAIN = Workload("turnaround", torch.mul, (1 << 20,), torch.float32, lambda x: (
 
 
 class TimedBuilds:
-    """A target whose builds are timed, so that the rest of a judgement is what holds the device."""
+    """Times the builds of a target while it is entered, so that the rest of a judgement is what holds the device.
+
+    The target stays the same object: what is kept for it, the judge's comparison kernels for one, is not made anew.
+    """
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self.build_s = 0.0
         self.builds = 0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._target, name)
+    def __enter__(self) -> TimedBuilds:
+        self._build = self._target.build
+        self._target.build = self._timed  # type: ignore[method-assign]
+        return self
 
-    def build(self, program: Program) -> Image:
+    def __exit__(self, *_: object) -> None:
+        self._target.build = self._build  # type: ignore[method-assign]
+
+    def _timed(self, program: Program) -> Image:
         begin = time.perf_counter()
-        image = self._target.build(program)
+        image = self._build(program)
         self.build_s += time.perf_counter() - begin
         self.builds += 1
         return image
@@ -145,11 +153,12 @@ def judgement(target: Target) -> list[dict[str, Any]]:
     kernel = kernels_for(variant.call)[0]
     found = []
     for run in ("first of its operator", "second", "third"):
-        timed, phases = TimedBuilds(target), Phases()
-        begin = time.perf_counter()
-        verdict = judge_text(kernel.text, f"{kernel.name}.cu", variant, [sample], timed, options=JudgeOptions(tune_points=16),  # type: ignore[arg-type]
-                             progress=phases)
-        seconds = time.perf_counter() - begin
+        phases = Phases()
+        with TimedBuilds(target) as timed:
+            begin = time.perf_counter()
+            verdict = judge_text(kernel.text, f"{kernel.name}.cu", variant, [sample], target, options=JudgeOptions(tune_points=16),
+                                 progress=phases)
+            seconds = time.perf_counter() - begin
         found.append({"run": run, "kernel": kernel.name, "outcome": verdict.outcome, "sentence": verdict.sentence, "seconds": seconds,
                       "build_s": timed.build_s, "builds": timed.builds, "held_s": seconds - timed.build_s, "points": len(verdict.points), "phases_s": phases.ended(),
                       "us": verdict.timing.us if verdict.timing else None})
