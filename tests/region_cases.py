@@ -86,6 +86,8 @@ REGIONS: dict[str, Case] = {
     "add late": lambda d: summed("region_models.LateRMSNorm", 2, 5, 64, dtype=d, weight=draw(64, dtype=d), variance_epsilon=1e-6),
     "add one more": lambda d: summed("region_models.OneMoreRMSNorm", 7, 80, dtype=d, weight=draw(80, dtype=d), eps=1e-6),
     "add bare": lambda d: summed("region_models.BareRMSNorm", 7, 33, dtype=d, both=False, eps=1e-6, with_scale=False),
+    "gated": lambda d: region("region_models.GatedRMSNorm", input=draw(9, 32, dtype=d), gate=4 * draw(9, 32, dtype=d, seed=2),
+                              weight=draw(32, dtype=d), variance_epsilon=1e-6),
     "centred": lambda d: region("region_models.HandLayerNorm", input=draw(6, 64, dtype=d) + 5, gamma=draw(64, dtype=d),
                                 beta=draw(64, dtype=d, seed=2), eps=1e-6),
     "channels": lambda d: region("region_models.ChannelsNorm", input=draw(2, 12, 5, 6, dtype=d), **affine(12, d), eps=1e-6),

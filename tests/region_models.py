@@ -78,6 +78,21 @@ class HandLayerNorm(nn.Module):
         return self.gamma * (x - mean) / torch.sqrt(variance + self.eps) + self.beta
 
 
+class GatedRMSNorm(nn.Module):
+    """As in Qwen's linear attention."""
+
+    def __init__(self, dim: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight, self.variance_epsilon = nn.Parameter(torch.rand(dim) + 0.5), eps
+
+    def forward(self, hidden: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        dtype = hidden.dtype
+        hidden = hidden.to(torch.float32)
+        hidden = hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        hidden = self.weight * hidden.to(dtype)
+        return (hidden * nn.functional.silu(gate.to(torch.float32))).to(dtype)
+
+
 class ChannelsNorm(nn.Module):
     """Over the channels of an image, as in ConvNeXt."""
 

@@ -45,7 +45,7 @@ def norms(call: Call, width: int) -> list[Norm]:
 
     width: elements of a row. Empty where it has anything that no reading explains.
     """
-    parameters = {name: spec for name, spec in call.tensors() if name not in ("input", "other")}
+    parameters = {name: spec for name, spec in call.tensors() if name not in ("input", "other", "gate")}
     eps = next((name for name in EPS_NAMES if isinstance(call.arguments.get(name), float)), None)
     roles = {name: role for names, role in ((WEIGHT_NAMES, "weight"), (BIAS_NAMES, "bias")) for name in names if name in parameters}
     if (eps is None or len(roles) != len(parameters) or len(set(roles.values())) != len(roles) or not floats(*parameters.values())
@@ -68,13 +68,15 @@ def norm_region(call: Call) -> Iterator[Recipe]:
         return
     if not isinstance(source, TensorSpec) or not floats(source, out) or not source.ndim or source.shape != out.shape:
         return
+    if "gate" in call.arguments:                            # `gated_norm_region`
+        return
     yield from _in_turn(list(_readings(call, source, out)))
 
 
 def _readings(call: Call, source: TensorSpec, out: TensorSpec) -> Iterator[list[Recipe]]:
     axes = axes_of(source, out)
     sizes = {spec.numel for name, spec in call.tensors() if name != "input"}
-    for at in [source.ndim - 1] + [1] * (source.ndim == 4):
+    for at in [source.ndim - 1] + [1] * (source.ndim == 4 and bool(sizes)):
         if sizes - {source.shape[at]}:
             continue
         inner = Axis(axes[at].size, axes[at].now, axes[at].steps | {"parameter": Step("1", 1)})
@@ -144,6 +146,40 @@ def _summed(call: Call, norm: Norm, count: int, guards: list[str]) -> Iterator[R
     yield from make(norm, count, tensors, guards, shared, both)
 
 
+ADD = """            float y[VEC];
+            forge::load<VEC, forge::cache::streaming>(other + from + c, y);
+#pragma unroll
+            for (int j = 0; j < VEC; ++j) x[k * VEC + j] = forge::rounded<ROUNDED>(x[k * VEC + j] + y[j]);"""
+GATE = """            float y[VEC];
+            forge::load<VEC, forge::cache::streaming>(gate + from + c, y);
+#pragma unroll
+            for (int j = 0; j < VEC; ++j) x[k * VEC + j] *= y[j] / (1.f + expf(-y[j]));"""
+
+
+@offers_regions
+def gated_norm_region(call: Call) -> Iterator[Recipe]:
+    """A norm module of the last dimension that takes a `gate` and multiplies by its silu, as in Qwen's linear attention."""
+    source, gate, out = call.arguments.get("input"), call.arguments.get("gate"), call.outputs[0]
+    if "+" in call.operator or not all(isinstance(spec, TensorSpec) for spec in (source, gate)) or not floats(source, gate, out):
+        return
+    tensors = {"input": source, "gate": gate, "out": out}
+    if len(call.outputs) != 1 or not source.numel or any(spec.shape != source.shape or not spec.contiguous for spec in tensors.values()):
+        return
+    guards = [f"{name}.shape[{at}] == input.shape[{at}]" for name in ("gate", "out") for at in range(source.ndim)]
+    for norm in norms(call, source.shape[-1]):
+        guard = [*guards, *(f"{name}.contiguous" for name in [*tensors, *norm.parameters]),
+                 *(f"{name}.numel == cols" for name in norm.parameters)]
+        yield Recipe("add_norm", "fusion", "norm and gate in one pass: a row in registers, both read once", {
+            "COLS": "input.shape[-1]", "GUARD": quoted(dict.fromkeys(guard)), "OP": _operation(norm), "OUT": "out", "OTHER": "gate",
+            "LANES_TUNE": str(_lanes(source.numel // source.shape[-1], source.shape[-1], 16 // max(s.itemsize for s in tensors.values()))),
+            "REACH": ", ".join([f"16 // max({', '.join(f'{name}.itemsize' for name in tensors)})",
+                                *(f"{name}.align // {name}.itemsize" for name in [*tensors, *norm.parameters])]),
+            "BEFORE": "", "AFTER": GATE, "WHAT": "A norm times silu of a gate: both are read once.", "SUM": "", "SUM_ARG": "",
+            "STORE_SUM": "", "PARAMETERS": norm.pointers(), "PASS": ", ".join([*norm.parameters, "eps"]),
+            "ARGS": "".join(f', "{name}"' for name in norm.parameters) + f', {{ float = "{norm.eps}" }}'},
+            "_".join(["gated_norm", *[norm.suffix] * bool(norm.suffix)]))
+
+
 def _operation(norm: Norm) -> str:
     """The `row_op` of a norm whose parameters are one run of memory."""
     letters = {name: norm.roles.get(name, name)[0] for name in norm.parameters}
@@ -163,7 +199,8 @@ def _operation(norm: Norm) -> str:
 def _rows(norm: Norm, count: int, tensors: dict[str, TensorSpec], guards: list[str], shared: dict[str, str],
           both: bool) -> Iterator[Recipe]:
     """All contiguous: a row in registers."""
-    source = tensors["input"]
+    source, rounded = tensors["input"], shared["ROUNDED"]
+    shared = {word: text for word, text in shared.items() if word != "ROUNDED"}
     cols = prod(source.shape[source.ndim - count:])
     guards = [*guards, *(f"{name}.contiguous" for name in tensors)]
     yield Recipe("add_norm", "fusion", "sum and norm in one pass: a row in registers, read once, both results written once", {
@@ -171,6 +208,8 @@ def _rows(norm: Norm, count: int, tensors: dict[str, TensorSpec], guards: list[s
         "LANES_TUNE": str(_lanes(source.numel // cols, cols, 16 // max(spec.itemsize for spec in tensors.values()))),
         "REACH": ", ".join([f"16 // max({', '.join(f'{name}.itemsize' for name in tensors)})",
                             *(f"{name}.align // {name}.itemsize" for name in [*tensors, *norm.parameters])]),
+        "OTHER": "other", "BEFORE": ADD.replace("ROUNDED", rounded), "AFTER": "",
+        "WHAT": "The norm of a sum: both addends are read once, the sum is rounded to its own type as eager rounds it, then normalized.",
         "STORE_SUM": "forge::store<VEC>(out0 + from + c, x + k * VEC);" if both else ""},
         "_".join(["add_norm", *[norm.suffix] * bool(norm.suffix)]))
 

@@ -2,8 +2,8 @@
 format = 1
 operator = "@OPERATOR@"
 
-# The norm of a sum: LANES threads on one row, which stays in registers. Both addends are read once, the sum is rounded to its
-# own type as eager rounds it, then normalized. Up to 32 lanes need no barrier, more need one.
+# @WHAT@
+# LANES threads on one row, which stays in registers. Up to 32 lanes need no barrier, more need one.
 
 [let]
 cols = "@COLS@"
@@ -32,13 +32,13 @@ THREADS = "LANES if LANES > 32 else 32 * WARPS"
 kernel = "add_norm"
 grid = ["ceil_div(rows * LANES, LANES if LANES > 32 else 32 * WARPS)"]
 block = ["LANES if LANES > 32 else 32 * WARPS"]
-args = ["input", "other"@SUM_ARG@, "@OUT@", "rows"@ARGS@]
+args = ["input", "@OTHER@"@SUM_ARG@, "@OUT@", "rows"@ARGS@]
 */
 #include <forge.cuh>
 
 @OP@
 extern "C" __global__ void __launch_bounds__(THREADS)
-add_norm(const DTYPE_input* __restrict__ input, const DTYPE_other* __restrict__ other@SUM@, DTYPE_@OUT@* __restrict__ @OUT@, int rows@PARAMETERS@, float eps) {
+add_norm(const DTYPE_input* __restrict__ input, const DTYPE_@OTHER@* __restrict__ @OTHER@@SUM@, DTYPE_@OUT@* __restrict__ @OUT@, int rows@PARAMETERS@, float eps) {
     constexpr int SPAN = LANES * VEC, N = STEPS * VEC;
     const int lane = threadIdx.x % LANES;
     const int own = blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
@@ -49,11 +49,8 @@ add_norm(const DTYPE_input* __restrict__ input, const DTYPE_other* __restrict__ 
     for (int k = 0; k < STEPS; ++k) {
         const int c = k * SPAN + lane * VEC;                // VEC divides COLS
         if ((k + 1) * SPAN <= COLS || c < COLS) {
-            float y[VEC];
             forge::load<VEC, forge::cache::streaming>(input + from + c, x + k * VEC);
-            forge::load<VEC, forge::cache::streaming>(other + from + c, y);
-#pragma unroll
-            for (int j = 0; j < VEC; ++j) x[k * VEC + j] = forge::rounded<@ROUNDED@>(x[k * VEC + j] + y[j]);
+@BEFORE@
         } else {
 #pragma unroll
             for (int j = 0; j < VEC; ++j) x[k * VEC + j] = row_op::nothing();
@@ -74,6 +71,7 @@ add_norm(const DTYPE_input* __restrict__ input, const DTYPE_other* __restrict__ 
         if ((k + 1) * SPAN <= COLS || c < COLS) {
             @STORE_SUM@
             op.kept<VEC>(x + k * VEC, row, c);
+@AFTER@
             forge::store<VEC>(@OUT@ + from + c, x + k * VEC);
         }
     }
