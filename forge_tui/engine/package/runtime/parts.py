@@ -137,6 +137,23 @@ def _helper(kind: str, parts: list[Part], written: Helper) -> Helper:
     return _of_one(parts, written)
 
 
+def _other_shape(parts: list[Part]) -> Callable[[Any], bool]:
+    """Whether a tensor has the shape of none of these parts' first inputs. Counted, as a router would, with the first of them."""
+    if len(parts) == 1:
+        return parts[0].router.other_shape
+    routers = [part.router for part in parts]
+    shapes = [router.shapes for router in routers]
+
+    def all_other(tensor: Any) -> bool:
+        try:
+            shape = tensor.shape
+        except (AttributeError, RuntimeError):
+            return routers[0].other_shape(tensor)
+        return not any([shape in known for known in shapes]) and routers[0].other_shape(tensor)
+
+    return all_other
+
+
 def _of_one(parts: list[Part], written: Helper) -> Helper:
     """Sites with one callee and two tensors."""
     def standing(part: Part) -> Helper:
@@ -144,8 +161,11 @@ def _of_one(parts: list[Part], written: Helper) -> Helper:
         return part.router.standing_in(part.alone, lambda one, other, *rest: written(rest[-1], one, other, *rest[count:-1]))
 
     routes = [(part, part.kinds[0], standing(part)) for part in parts]
+    all_other = _other_shape(parts)
 
     def helper(callee: Any, one: Any, other: Any, *more: Any) -> Any:
+        if not _tracing() and all_other(one):
+            return written(callee, one, other, *more)
         key = callee if type(callee) in FUNCTIONS else type(callee)
         for part, kinds, route in routes:
             if kinds[key] if key in kinds else not _tracing() and part.fits(0, key):
@@ -160,8 +180,11 @@ def _of_one(parts: list[Part], written: Helper) -> Helper:
 def _of_two(parts: list[Part], written: Helper) -> Helper:
     """Sites with two callees and one tensor."""
     routes = [(part, *part.kinds, part.router.standing_in(part.alone, lambda x, *rest: written(rest[-2], rest[-1], x))) for part in parts]
+    all_other = _other_shape(parts)
 
     def helper(outer: Any, inner: Any, x: Any) -> Any:
+        if not _tracing() and all_other(x):
+            return written(outer, inner, x)
         first, second = (outer if type(outer) in FUNCTIONS else type(outer)), (inner if type(inner) in FUNCTIONS else type(inner))
         for part, outers, inners, route in routes:
             if ((outers[first] if first in outers else not _tracing() and part.fits(0, first))

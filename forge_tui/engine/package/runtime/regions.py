@@ -40,7 +40,7 @@ class Region:
     def around(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """`forward` of the class, except for the calls that a kernel takes."""
         names, known, tracing = self.names, self._known, torch.compiler.is_dynamo_compiling
-        rest = -1 - len(names)
+        rest, other_shape = -1 - len(names), self.router.other_shape
         route = self.router.standing_in(forward, lambda *values: forward(values[-1], *values[:rest]))
 
         def routed(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -48,6 +48,8 @@ class Region:
                 return forward(module, *args, **kwargs)
             if tracing():
                 state = [getattr(module, name, _MISSING) for name in names] if all([hasattr(module, name) for name in names]) else None
+            elif not args or other_shape(args[0]):
+                return forward(module, *args)
             else:
                 state = state_of(module, names, known)
             return forward(module, *args) if state is None else route(*args, *state, module)

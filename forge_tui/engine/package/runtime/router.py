@@ -227,6 +227,8 @@ class Router:
         self.forms: list[Form] = []
         self.fallbacks: Counter[str] = Counter()
         """Calls that were like none of the captured ones."""
+        self.shapes: set[tuple[int, ...]] = set()
+        """Of the captured calls' first inputs: who stands before the router may ask before it gathers the other values."""
         self._signature = signature_of(function)
         self._groups: dict[Any, list[_Group]] = {}
         """By number of positional arguments and keywords; filled as spellings are met."""
@@ -237,7 +239,18 @@ class Router:
         except (ValueError, TypeError):  # it has an argument that no call can be compared with, or another signature here
             return
         self.forms.append(form)
+        self.shapes.add(entry.inputs[0].shape)
         self._groups.clear()
+
+    def other_shape(self, tensor: Any) -> bool:
+        """Whether no captured call has a first input of this shape; counted where it is so."""
+        try:
+            if tensor.shape in self.shapes:
+                return False
+        except (AttributeError, RuntimeError):  # no tensor, or a nested one without a shape
+            pass
+        self.fallbacks["other shape"] = self.fallbacks.get("other shape", 0) + 1
+        return True
 
     def report(self) -> dict[str, int]:
         """Calls for which the original ran, by guard."""
