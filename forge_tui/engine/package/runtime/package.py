@@ -144,7 +144,7 @@ class Package:
         for _, router in self.all_routers():
             for form in router.forms:
                 if form.entry is entry:
-                    total += form.fallbacks
+                    total.update(form.fallbacks)
         return dict(total)
 
 
