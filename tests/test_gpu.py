@@ -390,3 +390,24 @@ def test_a_worker_that_lost_its_device_is_replaced(tmp_path: Path):
             assert (faulty.outcome, faulty.fault) == ("fault", "out_of_bounds"), faulty.sentence
             assert client.judge(variant.key, HONEST, "honest.cu").verified
         assert client.statistics()["workers started"] == 4 and len(notes) == 3
+
+
+def test_repeats_run_beside_other_work(target: GpuTarget):
+    """The load is on the device while a candidate runs, and gone afterwards."""
+    program = copy_program(1024, 256, 4)
+    buffer = torch.ones(16 * 1024, dtype=torch.uint8, device="cuda")
+    out = torch.zeros_like(buffer)
+    image = target.build(program)
+    with target.under_load():
+        target.run(program, image, {"input": buffer, "out": out})
+        assert torch.equal(buffer, out)
+    before = torch.cuda.memory_allocated()
+    with target.under_load():
+        assert torch.cuda.memory_allocated() > before
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_a_fault_under_load_is_the_candidates(target: GpuTarget):
+    with pytest.raises(ValueError, match="its own"), target.under_load():
+        raise ValueError("its own")
+    target.wait()

@@ -17,7 +17,8 @@ from forge_tui.engine.judge.memory import Guarded, core, to_device
 from forge_tui.engine.judge.options import JudgeOptions
 from forge_tui.engine.judge.proxy import proxies, restride
 from forge_tui.engine.judge.selftest import variant_of
-from forge_tui.engine.judge.verdict import Verdict
+from forge_tui.engine.judge.verdict import Check, Verdict, eager_off
+from forge_tui.engine.show import render_verdict
 from forge_tui.specs import TensorSpec
 from tests.judging import CountingTimer, PythonTarget
 
@@ -442,3 +443,12 @@ def test_every_draw_can_be_made_in_every_layout() -> None:
             for name in drawer.names():
                 for key, tensor in drawer.make(name).items():
                     assert (tuple(tensor.shape), tuple(tensor.stride())) == (specs[key].shape, specs[key].stride)
+
+
+def test_where_eager_itself_is_off_a_person_is_told() -> None:
+    def verdict(error: float) -> Verdict:
+        return Verdict("verified", "right", (Check("captured sample 1", True, 0.001, 0.1, eager=error), Check("draw large", True, eager=0.5)))
+
+    assert eager_off(verdict(0.002)) == ""
+    assert "3.4% off on the captured inputs" in eager_off(verdict(0.034))
+    assert any("3.4% off" in line for line in render_verdict(verdict(0.034)))

@@ -6,8 +6,9 @@ import hashlib
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 KEPT_IMAGES = 128
 """Loaded images kept, least recently used first out."""
+LOAD_BYTES, LOAD_PASSES = 64 << 20, 64
+"""Some three milliseconds on an H200."""
 SPIN_S = 0.0005
 """A wait is a busy one for so long, then it sleeps between looks."""
 
@@ -122,6 +125,22 @@ class GpuTarget:
         self.enqueue(prepared)
         self.wait()
         return RunReport()
+
+    @contextmanager
+    def under_load(self) -> Iterator[None]:
+        """While it lasts another stream keeps memory and multiprocessors busy for some milliseconds: what runs meanwhile has its
+        blocks started late and out of step. Without memory for it nothing happens."""
+        side = torch.cuda.Stream(self.device)
+        try:
+            with torch.cuda.stream(side):
+                busy = torch.ones(LOAD_BYTES // 4, device=self.device)
+                for _ in range(LOAD_PASSES):
+                    busy.mul_(1.0)
+        except torch.cuda.OutOfMemoryError:
+            pass
+        yield
+        if self.lost is None:
+            side.synchronize()
 
     def enqueue(self, prepared: PreparedProgram) -> None:
         """`prepared.enqueue()`, remembering a fault that ends the context."""

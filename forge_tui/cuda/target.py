@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -122,6 +123,10 @@ class Target(Protocol):
 
     def expect(self, programs: Sequence[Program]) -> None:
         """These will be built, in this order: a target may begin at once. What an earlier call announced is dropped."""
+        ...
+
+    def under_load(self) -> AbstractContextManager[None]:
+        """While it lasts the device has other work too, where it is one on which that changes the order of things."""
         ...
 
     def run(self, program: Program, image: Image, tensors: dict[str, torch.Tensor],

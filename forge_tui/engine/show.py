@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from forge_tui.cuda.profile import Profile
 from forge_tui.engine.cards import OperatorFile, Variant
-from forge_tui.engine.judge.verdict import Verdict
+from forge_tui.engine.judge.verdict import Verdict, eager_off
 from forge_tui.engine.search.tree import Node, Tree
 from forge_tui.engine.selection import matches
 from forge_tui.engine.state import RunState
@@ -160,6 +160,8 @@ def render_verdict(verdict: Verdict) -> list[str]:
         lines += render_profile(verdict.profile)
     if verdict.proxy:
         lines.append(f"  run on a smaller call: {verdict.proxy}")
+    if off := eager_off(verdict):
+        lines.append(f"  {off}")
     for check in verdict.checks:
         figure = f" {check.figure:.3g}" if check.figure is not None else ""
         allowed = f" (allowed {check.allowed:.3g})" if check.allowed is not None else ""

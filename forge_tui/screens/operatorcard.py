@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from forge_tui.engine.judge.verdict import eager_off
 from forge_tui.engine.show import signature
 from forge_tui.screens.operatorrows import Entry, in_model_reason, shape_of
 from forge_tui.screens.watch import ProjectWatch
@@ -34,6 +35,8 @@ def card_lines(watch: ProjectWatch, entry: Entry, width: int) -> list[Line]:
             lines += [()] if not number else []
             lines.append((("      " if number else "best  ", "forge-muted"), *line))
         lines += wrapped(best.verdict.sentence, width)
+        if off := eager_off(best.verdict):
+            lines += wrapped(off, width, "warning")
         if best.verdict.settings:
             lines += wrapped(
                 ", ".join(f"{name} {value}" for name, value in best.verdict.settings.items()), width, "forge-muted"

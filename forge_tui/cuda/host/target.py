@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -76,6 +77,10 @@ class HostTarget:
 
     def expect(self, programs: Sequence[Program]) -> None:
         """Nothing is begun: the cores are needed for the interpreter."""
+
+    def under_load(self) -> AbstractContextManager[None]:
+        """Nothing: the order of warps is this target's own, and it takes several."""
+        return nullcontext()
 
     def run(self, program: Program, image: Image, tensors: dict[str, torch.Tensor],
             workspaces: dict[str, torch.Tensor] | None = None) -> RunReport:

@@ -296,8 +296,9 @@ class _Judgement:
         for index in range(self.options.repeats):
             self.progress("checking", done, total)
             values = self.cut_samples[index % len(self.cut_samples)]
-            self.checks.append(self.trial.run(f"repeat {index + 1}", setting.program, setting.built, values,
-                                              self._own(values))[0])
+            own = self._own(values)
+            with self.target.under_load():
+                self.checks.append(self.trial.run(f"repeat {index + 1}", setting.program, setting.built, values, own)[0])
             done += 1
         self.checks.append(Check("memory", True, detail="poison, guard bands and inputs looked at after every launch"))
 

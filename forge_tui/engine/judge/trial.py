@@ -137,7 +137,8 @@ class Trial:
         most = max(comparisons, key=lambda item: item.figure / item.allowed if item.allowed else 0.0, default=None)
         if most is None:
             return Check(name, True)
-        return Check(name, True, most.figure, most.allowed, f"eager's own error {most.eager:.3g}" if most.allowed else "equal")
+        return Check(name, True, most.figure, most.allowed, f"eager's own error {most.eager:.3g}" if most.allowed else "equal",
+                     eager=max(item.eager for item in comparisons))
 
     def _second_look(self, first: list[Comparison], values: dict[str, torch.Tensor], own: tuple[torch.Tensor, ...],
                      results: list[torch.Tensor]) -> list[Comparison]:

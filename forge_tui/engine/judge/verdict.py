@@ -45,6 +45,8 @@ class Check(Struct, frozen=True):
     detail: str = ""
     inputs: str = ""
     """Which inputs it was run on: 64 bits of all of them, in hex, the same wherever a seed made the same bits."""
+    eager: float | None = None
+    """Eager's own relative error in norm on these inputs."""
 
 
 class Point(Struct, frozen=True):
@@ -111,3 +113,16 @@ class Verdict(Struct, frozen=True):
     @property
     def verified(self) -> bool:
         return self.outcome == "verified"
+
+
+EAGER_OFF = 0.01
+"""A relative error of eager's own that a person should hear of: twice what rounding to bfloat16 once makes."""
+
+
+def eager_off(verdict: Verdict) -> str:
+    """Where eager's own result on the captured inputs is far from the truth, a sentence that says so; else empty."""
+    errors = [check.eager for check in verdict.checks if check.eager is not None and check.name.startswith("captured sample")]
+    worst = max(errors, default=0.0)
+    if not worst >= EAGER_OFF:
+        return ""
+    return f"eager itself is {worst:.1%} off on the captured inputs, and kernels are allowed a small factor of that"
