@@ -139,11 +139,13 @@ class OrderedShadow:
         tag = self.of(self.tag + (self.clocks.stamp().astype(np.int64) << TIME), active)
         first, second = (table.reshape(-1) for table in self.readers)
         old = first[cells]
-        moved = (old ^ tag) >> ACTOR & 1023 != 0
-        second[cells[moved]] = old[moved]
+        moved = (old != 0) & ((old ^ tag) >> ACTOR & 1023 != 0)
+        if moved.any():
+            second[cells[moved]] = old[moved]
         first[cells] = tag
         lost = (first[cells] ^ tag) >> ACTOR & 1023 != 0       # several warps read one granule in this very instruction
-        second[cells[lost]] = np.broadcast_to(tag, cells.shape)[lost]
+        if lost.any():
+            second[cells[lost]] = np.broadcast_to(tag, cells.shape)[lost]
 
     def write_cells(self, cells: Index, active: Mask, line: int | None, changes: Lanes | None = None, atomic: bool = False,
                     ordered: bool = False) -> None:
