@@ -233,6 +233,18 @@ def test_cluster_of_three_dimensions_knows_who_is_where() -> None:
     assert torch.equal(out, torch.tensor([1, 1, 231, 6, 1, 2], dtype=torch.int32).expand(48, 6))
 
 
+def test_a_block_without_a_cluster_is_one_of_its_own() -> None:
+    source = """#include <cooperative_groups.h>
+      extern "C" __global__ void k(const float* input, float* out) {
+      __shared__ float s[64]; auto cluster = cooperative_groups::this_cluster(); const int t = threadIdx.x;
+      s[t] = input[blockIdx.x * 64 + t];
+      cluster.sync();
+      float* p = cluster.map_shared_rank(s, 0);
+      out[blockIdx.x * 64 + t] = p[63 - t] + 100 * cluster.num_blocks() + 1000 * __isShared(p); }"""
+    x = torch.randint(-9, 9, (3, 64)).float()
+    check(source, x.flip(-1) + 1100, x, 3, 64)
+
+
 def test_grid_barrier_of_cooperative_groups() -> None:
     source = """#include <cooperative_groups.h>
       extern "C" __global__ void k(const float* input, float* out) {

@@ -67,8 +67,9 @@ class ClusterMemory:
         np.copyto(d, np.where(named > 0, named - 1, own), casting="unsafe")
 
     def is_near(self, address: Lanes) -> NDArray[np.bool_]:
-        """Lanes whose generic or `shared::cluster` address names no other block."""
-        return (address >> address.dtype.type(RANK_SHIFT) & address.dtype.type(255)) == 0
+        """Lanes whose generic or `shared::cluster` address leads to their own block."""
+        named = (address >> address.dtype.type(RANK_SHIFT) & address.dtype.type(255)).astype(np.int64)
+        return (named == 0) | (named == np.arange(self.machine.blocks)[None, :] - self.first + 1)
 
     def places(self, raw: Lanes, active: NDArray[np.bool_], offset: int, size: int, what: str, line: int | None,
                engine: bool = False) -> tuple[Index, Index]:

@@ -29,7 +29,7 @@ class GenericMemory:
         window = raw >> np.uint64(BUFFER_SHIFT)
         shared, local = window == SHARED_WINDOW >> BUFFER_SHIFT, window == LOCAL_WINDOW >> BUFFER_SHIFT
         found: list[Piece] = []
-        near = machine.smem if machine.cluster_size == 1 else machine.cmem
+        near = machine.cmem if machine.translations.ordered else machine.smem
         for memory, inside, base in ((machine.gmem, ~(shared | local), 0), (near, shared, SHARED_WINDOW),
                                      (machine.lmem, local, LOCAL_WINDOW)):
             if not inside.any():
