@@ -1,10 +1,10 @@
 """Regions: module classes, functions of a model's own, and parts of a forward as operators that one kernel may replace.
 
-| region | operator | arguments |
-|---|---|---|
-| a module class (norms, gated activations: leaves that take tensors) | `package.module.Class` | forward's tensors, the first called `input`; the module's own parameters, buffers and plain attributes |
-| a function of the model's own (rotary embedding) | `package.module.function` | its parameters, defaults included |
-| two operations in a row (`silu(gate) * up`, `silu(norm(x))`, `norm(a + b)`) | `first+second` | those of the first, then those of the second without its `input`; `returns_sum` says of a sum that it is a result too |
+- A module class (norms, gated activations: leaves that take tensors): `package.module.Class`. Arguments are forward's tensors, the first
+  called `input`, then the module's own parameters, buffers and plain attributes.
+- A function of the model's own (rotary embedding): `package.module.function`. Arguments are its parameters, defaults included.
+- Two operations in a row (`silu(gate) * up`, `silu(norm(x))`, `norm(a + b)`): `first+second`. Arguments are those of the first, then
+  those of the second without its `input`; `returns_sum` says of a sum that it is a result too.
 
 The reference is the class's own forward, run on an object that has these attributes and the class's methods; the function itself;
 the one operation after the other. What needs anything else cannot be run alone, and is not offered.

@@ -7,7 +7,7 @@ from math import prod
 
 from msgspec import Struct
 
-from forge_tui.engine.builtin.families.axes import Axis, Step, even, offsets
+from forge_tui.engine.builtin.families.axes import Axis, Offsets, Step, even, offsets
 from forge_tui.engine.builtin.families.layout import FLOATS, quoted
 from forge_tui.engine.builtin.registry import Recipe, offers_regions
 from forge_tui.specs import Call, TensorSpec
@@ -101,18 +101,7 @@ def _recipe(call: Call, turns: list[_Turn], specs: dict[str, TensorSpec], where:
     names = list(tensors)
     width, last = "cos.shape[-1]", f"{first.name}.shape[-1]"
     limits = [f"16 // max({', '.join(f'{name}.itemsize' for name in names)})", *(f"{name}.align // {name}.itemsize" for name in names)]
-    guards = [f"{name}.ndim == {spec.ndim}" for name, spec in tensors.items()]
-    guards += [f"{name}.stride[{spec.ndim - 1}] == 1" for name, spec in tensors.items() if spec.shape[-1] > 1]
-    guards += [f"{name}.shape[-1] == {last}" for turn in turns for name in (turn.name, turn.out) if name != first.name]
-    guards += [f"{name}.shape[{dim}] == {turn.name}.shape[{dim}]" for turn in turns for name in (turn.out,) for dim in range(rank - 1)]
-    guards += [f"{turn.name}.shape[{dim}] == {first.name}.shape[{dim}]" for turn in turns[1:] for dim in outer]
-    guards += [f"sin.shape[{at}] == cos.shape[{at}]" for at in range(table.ndim)]
-    guards += [f"cos.shape[{at}] == 1" for at in range(table.ndim) if table.shape[at] == 1]
-    guards += [f"cos.shape[{where[dim]}] == {first.name}.shape[{dim}]" for dim in places]
-    guards += [f"{width} % 2 == 0", f"{width} <= {last}"]
-    if "unsqueeze_dim" in call.arguments:
-        guards.append(f"unsqueeze_dim == {call.arguments['unsqueeze_dim']}")
-    guards += [guard for part in every for guard in part.guards]
+    guards = [*_guards(call, turns, tensors, where, outer), *(guard for part in every for guard in part.guards)]
     reaches = [f'reach{at} = "{even(dict.fromkeys(part.jumps)) if not (part.unit and part.let) else 1}"'
                for at, part in enumerate(every) if part.jumps or (part.unit and part.let)]
     counts = [" * ".join(f"{turn.name}.shape[{dim}]" for dim in heads) or "1" for turn in turns]
@@ -133,7 +122,25 @@ def _recipe(call: Call, turns: list[_Turn], specs: dict[str, TensorSpec], where:
         "ARGS": ", ".join(f'"{name}"' for name in names)}, "rotary_pairs" if pairs else "rotary")
 
 
-def _offsets(turn: _Turn, name: str, spec: TensorSpec, outer: list[int], heads: list[int]) -> list:
+def _guards(call: Call, turns: list[_Turn], tensors: dict[str, TensorSpec], where: list[int | None], outer: list[int]) -> list[str]:
+    """What the offsets below, and this reading of the table's dimensions, rely on."""
+    first, rank, table = turns[0], turns[0].source.ndim, tensors["cos"]
+    last = f"{first.name}.shape[-1]"
+    guards = [f"{name}.ndim == {spec.ndim}" for name, spec in tensors.items()]
+    guards += [f"{name}.stride[{spec.ndim - 1}] == 1" for name, spec in tensors.items() if spec.shape[-1] > 1]
+    guards += [f"{name}.shape[-1] == {last}" for turn in turns for name in (turn.name, turn.out) if name != first.name]
+    guards += [f"{name}.shape[{dim}] == {turn.name}.shape[{dim}]" for turn in turns for name in (turn.out,) for dim in range(rank - 1)]
+    guards += [f"{turn.name}.shape[{dim}] == {first.name}.shape[{dim}]" for turn in turns[1:] for dim in outer]
+    guards += [f"sin.shape[{at}] == cos.shape[{at}]" for at in range(table.ndim)]
+    guards += [f"cos.shape[{at}] == 1" for at in range(table.ndim) if table.shape[at] == 1]
+    guards += [f"cos.shape[{own}] == {first.name}.shape[{dim}]" for dim, own in enumerate(where) if own is not None]
+    guards += ["cos.shape[-1] % 2 == 0", f"cos.shape[-1] <= {last}"]
+    if "unsqueeze_dim" in call.arguments:
+        guards.append(f"unsqueeze_dim == {call.arguments['unsqueeze_dim']}")
+    return guards
+
+
+def _offsets(turn: _Turn, name: str, spec: TensorSpec, outer: list[int], heads: list[int]) -> list[Offsets]:
     def axes(dims: list[int]) -> list[Axis]:
         return [Axis(f"{turn.name}.shape[{dim}]", spec.shape[dim], {name: Step(f"{name}.stride[{dim}]", spec.stride[dim])}) for dim in dims]
 
