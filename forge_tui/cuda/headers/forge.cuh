@@ -7,6 +7,7 @@
 //   reductions   warp_sum, warp_max, block_sum, block_max; any state with `across` and `merge` through warp_merge, block_merge
 //   states       moments (mean and squared deviations, merged as Chan, Golub and LeVeque do), softmax_state (maximum and sum)
 //   copies       copy_async (cp.async), bulk_load / bulk_store with barrier_* (mbarrier), cluster_*: sm_90 for the last two
+//   grid         grid_sync, in a cooperative launch
 //
 // Template parameters are in lower or mixed case on purpose: a kernel file's tunables are macros, and N or VEC would be replaced.
 #pragma once
