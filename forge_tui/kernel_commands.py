@@ -66,11 +66,11 @@ def selftest(options: Namespace) -> int:
     """The kernels that ship for it through the judge; exit code 1 where a verdict is not the one it must be."""
     from forge_tui.engine.judge.selftest import ExamResult, run_selftest
 
-    def tell(result: ExamResult) -> None:
+    def say(result: ExamResult) -> None:
         word = "ok" if result.passed else "left out" if not result.shown else "NOT OK"
         tell(f"  {word:8} {result.name:34} {result.problem or result.outcome}")
 
-    report = run_selftest(options.device, options.only, tell, tell)
+    report = run_selftest(options.device, options.only, say, tell)
     if not report.results:
         raise ProjectError(f"no kernel's name contains {options.only!r}", where="--only", cure="leave --only out to see all names")
     if options.json:

@@ -50,6 +50,23 @@ def test_tensors_lie_as_an_allocator_puts_them_or_exactly_as_promised(numel: int
         assert bool(buffer.stray())
 
 
+@pytest.mark.parametrize("outputs_first", [True, False])
+def test_outputs_lie_before_inputs_or_behind_them(outputs_first: bool) -> None:
+    specs = {"input": TensorSpec("float32", (1001,), (1,), 4), "other": TensorSpec("float16", (7,), (1,), 2)}
+    arena = Arena(Call("torch.add", dict(specs), (TensorSpec("float32", (1001,), (1,), 64),), {}), "cpu", outputs_first=outputs_first)
+    assert arena.outputs_first == outputs_first
+    out = arena.outputs["out"].tensor.data_ptr()
+    assert all((out < buffer.tensor.data_ptr()) == outputs_first for buffer in arena.inputs.values())
+    assert out % 256 == 0 and all(buffer.tensor.data_ptr() % (2 * specs[name].align) == specs[name].align
+                                  for name, buffer in arena.inputs.items())
+    values = {"input": torch.randn(1001), "other": torch.ones(7, dtype=torch.float16)}
+    arena.begin(values, Patterns(torch.Generator().manual_seed(1)))
+    arena.outputs["out"].tensor.fill_(1.0)
+    assert arena.problem(values) == ""
+    arena.outputs["out"].raw[-1] ^= 1
+    assert "past the last element of out" in arena.problem(values)
+
+
 def test_one_look_finds_a_changed_input_first() -> None:
     spec = TensorSpec("float32", (10,), (1,), 4)
     arena = Arena(Call("torch.relu", {"input": spec}, (spec,), {}), "cpu")

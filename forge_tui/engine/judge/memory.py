@@ -24,6 +24,15 @@ SMALL_STEP, LARGE_STEP, LARGE_BYTES = 512, 2 << 20, 1 << 20
 (c10/cuda/CUDACachingAllocator.cpp)."""
 
 
+def _grid(spec: TensorSpec, as_allocated: bool) -> int:
+    return ALIGN if not as_allocated else SMALL_STEP if spec.span < LARGE_BYTES else LARGE_STEP
+
+
+def room_for(spec: TensorSpec, as_allocated: bool = False) -> int:
+    """Bytes of a tensor with its two bands, wherever they begin; a multiple of ALIGN."""
+    return 2 * GUARD + 2 * ALIGN + _grid(spec, as_allocated) + -(-spec.span // ALIGN) * ALIGN
+
+
 class Guarded:
     """One buffer with a band on each side, laid out as `spec`, at exactly `spec.align` and no better; or, `as_allocated`, where
     torch's CUDA allocator would put a tensor that is not a misaligned view.
@@ -32,14 +41,16 @@ class Guarded:
     each time, so that nothing a former launch left can be taken for a result.
     """
 
-    def __init__(self, name: str, spec: TensorSpec, device: torch.device | str, as_allocated: bool = False) -> None:
+    def __init__(self, name: str, spec: TensorSpec, device: torch.device | str, as_allocated: bool = False,
+                 raw: torch.Tensor | None = None) -> None:
+        """raw: bytes to lie in, `room_for` of them; None: an allocation of its own."""
         self.name = name
         self.spec = spec
         dtype = getattr(torch, spec.dtype)
-        padded = -(-spec.span // 8) * 8
-        grid = ALIGN if not as_allocated else SMALL_STEP if spec.span < LARGE_BYTES else LARGE_STEP
+        grid = _grid(spec, as_allocated)
         wanted = 0 if as_allocated and spec.align >= MAX_ALIGN else spec.align % grid
-        raw = torch.empty(2 * GUARD + 2 * ALIGN + grid + padded, dtype=torch.uint8, device=device)
+        if raw is None:
+            raw = torch.empty(room_for(spec, as_allocated), dtype=torch.uint8, device=device)
         self.begin = GUARD + (wanted - (raw.data_ptr() + GUARD)) % grid
         self.end = self.begin + spec.span
         self.raw = raw
@@ -120,15 +131,30 @@ class Arena:
     `begin` poisons, `problem` says afterwards what was written where nothing may be.
     """
 
-    def __init__(self, call: Call, device: torch.device | str, as_allocated: bool = False) -> None:
-        """as_allocated: inputs and outputs begin where a model's own would, and not at exactly what the call promises."""
+    def __init__(self, call: Call, device: torch.device | str, as_allocated: bool = False,
+                 outputs_first: bool | None = None) -> None:
+        """as_allocated: inputs and outputs begin where a model's own would, and not at exactly what the call promises.
+        outputs_first: whether outputs lie at lower addresses than inputs, all in one allocation; None: as it happens."""
         self.call = call
-        self.inputs = {name: Guarded(name, spec, device, as_allocated) for name, spec in call.tensors()}
-        self.outputs = {name: self.inputs[call.aliases[name]] if name in call.aliases
-                        else Guarded(name, _aligned(spec), device, as_allocated)
-                        for name, spec in zip(call.output_names(), call.outputs, strict=True)}
+        inputs = dict(call.tensors())
+        outputs = {name: _aligned(spec) for name, spec in zip(call.output_names(), call.outputs, strict=True) if name not in call.aliases}
+        order = [outputs, inputs] if outputs_first else [inputs, outputs]
+        room = {name: room_for(spec, as_allocated) for specs in order for name, spec in specs.items()}
+        raws: dict[str, torch.Tensor | None] = dict.fromkeys(room)
+        if outputs_first is not None:
+            raws = dict(zip(room, torch.empty(sum(room.values()), dtype=torch.uint8, device=device).split(list(room.values())), strict=True))
+        self.inputs = {name: Guarded(name, spec, device, as_allocated, raws[name]) for name, spec in inputs.items()}
+        made = {name: Guarded(name, spec, device, as_allocated, raws[name]) for name, spec in outputs.items()}
+        self.outputs = {name: self.inputs[call.aliases[name]] if name in call.aliases else made[name] for name in call.output_names()}
         self.workspaces: dict[str, Guarded] = {}
         self.device = device
+
+    @property
+    def outputs_first(self) -> bool:
+        """Whether the first output lies at a lower address than the first input; False where one is missing."""
+        first = [next((buffer.tensor.data_ptr() for name, buffer in buffers.items() if name not in self.call.aliases), None)
+                 for buffers in (self.outputs, self.inputs)]
+        return None not in first and first[0] < first[1]
 
     def need(self, workspaces: tuple[Workspace, ...]) -> dict[str, torch.Tensor]:
         """Buffers for a plan's workspaces, poisoned by the next `begin`."""

@@ -68,6 +68,7 @@ class Trial:
         self.device = torch.device("cpu") if target.kind == "host" else torch.device("cuda", torch.cuda.current_device())
         self.seed = seed
         self._arena: Arena | None = None
+        self._outputs_first = False
         self._marked: tuple[dict[str, torch.Tensor], str] | None = None
         self.large = sum(spec.span for spec in (*(spec for _, spec in call.tensors()), *call.outputs)) > BOTH_BYTES
         generator = torch.Generator(device="cpu")
@@ -79,6 +80,7 @@ class Trial:
         """Where all runs but those `elsewhere` take place."""
         if self._arena is None:
             self._arena = Arena(self.call, self.device, as_allocated=self.target.kind == "cuda")
+            self._outputs_first = self._arena.outputs_first
         return self._arena
 
     def run(self, name: str, program: Program, image: Image, values: dict[str, torch.Tensor],
@@ -115,7 +117,10 @@ class Trial:
         return self.inspect(name, arena, values, own), report
 
     def _elsewhere(self) -> Arena:
-        return Arena(self.call if self.target.kind == "cuda" else realigned(self.call), self.device)
+        """On a GPU outputs and inputs lie the other way round than in the arena that most runs take place in."""
+        if self.target.kind == "host":
+            return Arena(realigned(self.call), self.device)
+        return Arena(self.call, self.device, outputs_first=not self._outputs_first)
 
     def inspect(self, name: str, arena: Arena, values: dict[str, torch.Tensor], own: tuple[torch.Tensor, ...]) -> Check:
         """What a launch left in an arena: stray writes first, then the results. Raises Failed."""
