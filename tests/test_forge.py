@@ -216,6 +216,15 @@ def test_a_required_speedup_that_nothing_measured_is_not_met(tmp_path: Path) -> 
     assert result.status == "done" and seen[-1].exit_code == 7
 
 
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_exchange_has_as_many_requests_as_jobs(tmp_path: Path, jobs: int) -> None:
+    paths, config = make_project(tmp_path / "p", SOFTMAX, iterations=6, jobs=jobs)
+    judge = ScriptedJudge()
+    judge.count = 2                                          # an idle judge asks for no further reply
+    result, _ = forge(paths, config, judge, provider="exchange")
+    assert result.status == "waiting" and len(list(paths.requests.glob("*.md"))) == jobs
+
+
 def test_exchange_waits_then_goes_on(tmp_path: Path) -> None:
     paths, config = make_project(tmp_path / "p", SOFTMAX, iterations=2, jobs=2)
     result, seen = forge(paths, config, provider="exchange")

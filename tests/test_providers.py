@@ -216,6 +216,16 @@ class TestExchange:
         reply = provider.propose(make_ask(), threading.Event())
         assert reply.source is None and "ends inside" in reply.problem
 
+    @pytest.mark.parametrize("text", ["", " \n\n"])
+    def test_a_reply_that_stays_empty_is_none(self, tmp_path: Path, text: str) -> None:
+        paths = ProjectPaths(tmp_path)
+        paths.answers.mkdir(parents=True)
+        answer = paths.answers / f"{SOFTMAX.key}-1.md"
+        answer.write_text(text)
+        os.utime(answer, (time.time() - SETTLED_S, time.time() - SETTLED_S))
+        with pytest.raises(ReplyPending):
+            open_provider("exchange", paths=paths, device=H200).propose(make_ask(), threading.Event())
+
     def test_wait_polls_until_the_reply_comes(self, tmp_path: Path) -> None:
         paths = ProjectPaths(tmp_path)
         provider = open_provider("exchange", paths=paths, device=H200, wait=True)

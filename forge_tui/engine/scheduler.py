@@ -179,7 +179,7 @@ class Scheduler:
         """Propose while there is room: one node for each job, and one for each further judge so that none idles. With
         one job all is sequential, and the run a function of its seed and its provider's replies."""
         room = self.settings.jobs + self.judges.count - 1
-        while len(self.asking) + len(self.waiting) + len(self.judging) < room and len(self.asking) < self.settings.jobs:
+        while (asked := len(self.asking) + len(self.waiting)) < self.settings.jobs and asked + len(self.judging) < room:
             if not self._propose_next():
                 return
 

@@ -50,7 +50,11 @@ class ExchangeProvider(TextProvider):
         return Completion(text=text.removesuffix(END_MARK), model="exchange")
 
     def _arriving(self, ask: Ask) -> bool:
-        return (self.paths.answers / f"{ask.id}.md").exists()
+        """Whether a reply is being written: one that stays empty is none."""
+        try:
+            return time.time() - (self.paths.answers / f"{ask.id}.md").stat().st_mtime < SETTLED_S
+        except FileNotFoundError:
+            return False
 
     def _reply(self, ask: Ask) -> str | None:
         """The reply, once it is whole."""
