@@ -53,6 +53,8 @@ def check(options: Namespace) -> int:
 
 
 def _read_kernel(file: str) -> str:
+    if Path(file).exists() and not (Path(file).is_file() or Path(file).is_dir()):
+        raise ProjectError("not a regular file", where=file, cure="name a kernel file: a pipe or a device may never end")
     try:
         return Path(file).read_bytes().decode()
     except UnicodeDecodeError as error:

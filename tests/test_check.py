@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,9 @@ def test_a_fault_as_json(tmp_path: Path) -> None:
 
 def test_what_cannot_be_used_is_said_and_is_code_2(tmp_path: Path) -> None:
     (tmp_path / "scale.cu").write_text(text(RIGHT))
-    for arguments, words in ((["missing.cu"], "cannot be read"), (["scale.cu", "--inputs", "float32(3)"], "every argument needs its name")):
+    os.mkfifo(tmp_path / "pipe.cu")
+    for arguments, words in ((["missing.cu"], "cannot be read"), (["pipe.cu"], "not a regular file"),
+                             (["scale.cu", "--inputs", "input=float32(3), input=float32(4)"], "given twice"), (["scale.cu", "--inputs", "float32(3)"], "every argument needs its name")):
         done = forge("check", *arguments, cwd=tmp_path)
         assert done.returncode == 2 and words in done.stderr and "fix:" in done.stderr and done.stdout == "", done.stderr
 

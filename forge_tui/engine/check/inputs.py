@@ -126,6 +126,8 @@ def parse_spec(text: str) -> dict[str, Any]:
     found = {}
     for number, item in enumerate(tree.keywords):
         assert item.arg is not None
+        if item.arg in found:
+            raise ProjectError(f"{item.arg} is given twice", where="--inputs", cure="leave one of them out")
         found[item.arg] = _read(item.value, number, item.arg)
     return found
 
