@@ -7,16 +7,18 @@ import importlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from textual import work
 from textual.app import App
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.screen import Screen
+from textual.widget import AwaitMount
+from textual.worker import WorkerFailed
 
-from forge_tui.errors import ProjectError
 from forge_tui.screens.dialogs import Choose
 from forge_tui.screens.launcher import Launcher
 from forge_tui.screens.palette import Palette
@@ -104,6 +106,25 @@ class ForgeApp(App[int]):
         else:
             gc.freeze()
             gc.enable()
+
+    # -- keys typed ahead, errors
+
+    def push_screen(self, screen: Screen[Any], *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
+        """A key that was pressed twice opens one screen."""
+        if self._screen_stack and type(screen) is type(self.screen):
+            return AwaitMount(self.screen, [])
+        return super().push_screen(screen, *arguments, **options)
+
+    def pop_screen(self) -> AwaitComplete:
+        """The last screen stays."""
+        return super().pop_screen() if len(self._screen_stack) > 1 else AwaitComplete()
+
+    def panic(self, *renderables: object) -> None:
+        """End without a word: `run_app` raises the error once the terminal is as it was."""
+        self._close_messages_no_wait()
+
+    def _fatal_error(self) -> None:
+        self.panic()
 
     # -- services of the screens
 
@@ -210,7 +231,10 @@ def known_ids() -> Iterable[str]:
 
 
 def run_app(project: str | None) -> int:
-    """Run the app, on a project if one is named; returns the exit code. Raises ProjectError for what is none."""
+    """Run the app, on a project if one is named; returns the exit code.
+
+    Raises ProjectError for what is none, and the error that ended the app where one did.
+    """
     root = None
     if project is not None:
         root = ProjectPaths(project).root
@@ -221,6 +245,7 @@ def run_app(project: str | None) -> int:
         root = Path.cwd()
     app = ForgeApp(root)
     code = app.run(mouse=load_config(tuple)[0].app.mouse)
-    if app._exception is not None:
-        raise ProjectError(f"the app ended: {app._exception}") from app._exception
-    return code or 0
+    error = app._exception
+    if error is not None:
+        raise error.error if isinstance(error, WorkerFailed) else error
+    return code or app.return_code or 0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from textual import on
 from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, ScreenResultType
 from textual.widgets import Input, Static
 
 from forge_tui.screens.widgets.table import Cell, Column, Row, Table
@@ -20,7 +21,14 @@ BOX = """
 """
 
 
-class Confirm(ModalScreen[bool]):
+class Dialog(ModalScreen[ScreenResultType]):
+    """Answers once: of keys that were typed ahead of its end, none answers again or closes the screen below."""
+
+    def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
+        return super().dismiss(result) if self.is_current else AwaitComplete()
+
+
+class Confirm(Dialog[bool]):
     """True for y. Everything else is a no."""
 
     BINDINGS = [Binding("y", "dismiss(True)", "yes"), Binding("n,escape,q,enter", "dismiss(False)", "no")]
@@ -35,7 +43,7 @@ class Confirm(ModalScreen[bool]):
             yield Static(f"{self._question}\n\ny yes    n no", markup=False)
 
 
-class Ask(ModalScreen[str]):
+class Ask(Dialog[str]):
     """A line of text; the empty string when it is left."""
 
     BINDINGS = [Binding("escape", "dismiss('')", "leave")]
@@ -58,7 +66,7 @@ class Ask(ModalScreen[str]):
         self.dismiss(message.value.strip())
 
 
-class Choose(ModalScreen[str]):
+class Choose(Dialog[str]):
     """One of a list; the empty string when it is left."""
 
     BINDINGS = [Binding("escape,q", "dismiss('')", "leave")]

@@ -12,6 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from forge_tui.engine.package.selection import why_unsafe
+from forge_tui.screens.dialogs import Dialog
 from forge_tui.screens.operatorrows import Entry, shape_of
 from forge_tui.screens.widgets.keybar import KeyBar
 from forge_tui.screens.widgets.table import Cell, Column, Row, Table
@@ -68,7 +69,7 @@ def offer_of(entry: Entry) -> Offer:
     return Offer(entry, True, True, f"confirmed, {speedup(gain, interval)}")
 
 
-class Export(ModalScreen[Plan | None]):
+class Export(Dialog[Plan | None]):
     """Choose kernels and a folder."""
 
     BINDINGS = [

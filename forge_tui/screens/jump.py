@@ -9,8 +9,9 @@ from itertools import product
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.screen import ModalScreen
 from textual.widgets import Static
+
+from forge_tui.screens.dialogs import Dialog
 
 LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 """The home row first."""
@@ -27,7 +28,7 @@ class Target:
     """Rows are many: they take two letters where one is not enough for all."""
 
 
-class Jump(ModalScreen[None]):
+class Jump(Dialog[None]):
     """Labels over the screen below. Anything that is no label leaves."""
 
     BINDINGS = [Binding("escape", "dismiss", "leave", id="jump.leave")]
@@ -56,6 +57,8 @@ class Jump(ModalScreen[None]):
         if event.key == "escape":
             return
         event.stop()
+        if not self.is_current:
+            return
         self._typed += event.character or " "
         target = self._targets.get(self._typed)
         if target is not None:

@@ -9,9 +9,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.dom import DOMNode
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 from textual.widgets import Input, Static
 
+from forge_tui.screens.dialogs import Dialog
 from forge_tui.screens.widgets.keybar import key_name
 from forge_tui.screens.widgets.table import Cell, Column, Row, Table
 
@@ -28,7 +29,7 @@ class Action:
     """What this screen is for comes first, then what all screens have, then keys that move about."""
 
 
-class Palette(ModalScreen[None]):
+class Palette(Dialog[None]):
     """Lists actions of the focused widget, the screen and the app."""
 
     BINDINGS = [
@@ -82,7 +83,7 @@ class Palette(ModalScreen[None]):
     @on(Input.Submitted)
     async def _run(self) -> None:
         key = self.query_one(Table).key
-        if key is None:
+        if key is None or not self.is_current:
             return
         action = self._actions[key]
         app = self.app

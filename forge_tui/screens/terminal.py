@@ -1,4 +1,4 @@
-"""The app's terminal: no motion reports, of each frame only what changed; and signals that end the app in order."""
+"""The app's terminal: any bytes in, no motion reports, of each frame only what changed; and signals that end the app in order."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import signal
 import sys
 import termios
 import threading
+from codecs import getincrementaldecoder
+from functools import partial
 from typing import Any
 
+from textual import events
 from textual.app import App
+from textual.drivers import linux_driver
 from textual.drivers.linux_driver import LinuxDriver
+from textual.message import Message
 
 from forge_tui.screens.shadow import Shadow
 
@@ -21,10 +26,15 @@ TERMINAL_CHECK_S = 1.0
 LEAVE_S = 3.0
 """A terminal that reads nothing does not keep a signalled app from ending."""
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+NO_CHARACTER = "\ufffd"
+"""What bytes that are not UTF-8 are decoded to."""
 
 
 class Driver(LinuxDriver):
-    """Reports clicks and the wheel where the mouse is wanted, never motion: that would flood a slow link."""
+    """Reports clicks and the wheel where the mouse is wanted, never motion: that would flood a slow link.
+
+    Bytes that are not UTF-8 (a latin-1 terminal, an old mouse report) are no keys.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -33,6 +43,16 @@ class Driver(LinuxDriver):
     def start_application_mode(self) -> None:
         self.shadow.forget()  # also after an editor had the terminal
         super().start_application_mode()
+
+    def _run_input_thread(self) -> None:
+        try:
+            self.run_input_thread()
+        except Exception as error:  # in a thread nobody else hears of it; the app ends as by any other error of its own
+            self._app.call_later(self._app._handle_exception, error)
+
+    def process_message(self, message: Message) -> None:
+        if not (isinstance(message, events.Key) and message.character == NO_CHARACTER):
+            super().process_message(message)
 
     def write(self, data: str) -> None:
         less = self.shadow.reduced(data)
@@ -48,6 +68,13 @@ class Driver(LinuxDriver):
         if self._mouse:
             super().write("\x1b[?1000l\x1b[?1006l")
             self.flush()
+
+
+def _lenient(encoding: str) -> Any:
+    return partial(getincrementaldecoder(encoding), errors="replace")
+
+
+linux_driver.getincrementaldecoder = _lenient  # type: ignore[attr-defined]  # its input thread ends at a byte that is no UTF-8
 
 
 def listen(app: App[int]) -> None:
