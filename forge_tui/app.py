@@ -119,6 +119,10 @@ class ForgeApp(App[int]):
         """The last screen stays."""
         return super().pop_screen() if len(self._screen_stack) > 1 else AwaitComplete()
 
+    def notify(self, message: str, *, markup: bool = False, **options: Any) -> None:
+        """Toasts name files and quote errors: a bracket in one is a bracket."""
+        super().notify(message, markup=False, **options)
+
     def panic(self, *renderables: object) -> None:
         """End without a word: `run_app` raises the error once the terminal is as it was."""
         self._close_messages_no_wait()
@@ -144,6 +148,8 @@ class ForgeApp(App[int]):
         )
         finished = await forge_command("--run", str(watch.paths.root), "--detach", *options)
         if finished.code:
+            for toast in [toast for toast in self._notifications if toast.title == "Starting"]:
+                self._unnotify(toast)
             self.notify(finished.words, title="The run did not start", severity="error", timeout=20)
 
     def remember_pane(self, slot: str, size: int) -> None:

@@ -47,12 +47,14 @@ def app(options: Namespace) -> int:
 def run(options: Namespace) -> int:
     """`--run`: data on stdout, progress on stderr, the exit code that the run's last event carries."""
     from forge_tui.engine.newproject import project_of
+    from forge_tui.store.recent import remember
 
     try:
         paths, made = project_of(options.run)
         if made:
             tell(f"made the project {relative(paths.root)} for {options.run}")
         config = config_of(paths)
+        remember(paths.root)
         if options.detach:
             return _detach(paths, options)
         with model_apart():
@@ -150,9 +152,11 @@ def _failed(project: str, error: ForgeError) -> Document:
 
 def new(options: Namespace) -> int:
     from forge_tui.engine.newproject import new_project
+    from forge_tui.store.recent import remember
 
     paths = new_project(options.dir, options.model, inputs=options.inputs, device=options.device, dtype=options.dtype,
                         random_weights=options.random_weights)
+    remember(paths.root)
     where = relative(paths.root)
     print_text(f"made {where}/project.toml")
     tell(f"next: edit it if you like, then forge-tui --run {where}")

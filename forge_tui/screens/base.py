@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -105,6 +106,7 @@ class ForgeScreen(Screen[None]):
         super().__init__()
         self._looked = 0.0
         self._follower: Timer | None = None
+        self._without_match = False
 
     def start_following(self, seconds: float = FOLLOW_S) -> None:
         """Call `follow` so often; every two seconds at most while the terminal is not looked at.
@@ -142,6 +144,12 @@ class ForgeScreen(Screen[None]):
     def found_text(self, text: str) -> None:
         """What stands in the find line changed."""
 
+    def show_matches(self, table: Table, keys: Sequence[str], wanted: str, empty: str) -> None:
+        """Rows that a filter leaves; where it leaves none, how all come back. empty: said where nothing is filtered."""
+        self._without_match = bool(wanted) and not keys
+        table.say_empty(f"nothing matches {wanted}: esc shows all" if self._without_match else empty)
+        table.show(keys)
+
     def find_ended(self) -> None:
         """The find line was left; give the focus back."""
 
@@ -157,6 +165,10 @@ class ForgeScreen(Screen[None]):
         self.find_ended()
 
     def action_find_keep(self) -> None:
+        """To what was found; where that is nothing, the line keeps the focus, so that escape clears it."""
+        if self._without_match:
+            self.app.bell()
+            return
         if not self.query_one(FindLine).value:
             self.query_one(FindLine).remove_class("shown")
         self.find_ended()

@@ -27,6 +27,7 @@ from forge_tui.screens.widgets.table import Table
 from forge_tui.screens.words import short
 
 TABS = ("verdict", "timing", "source", "diff", "profile", "reasoning", "prompt", "reply", "build")
+EMPTY = "no candidates yet: press esc, then f to forge this operator"
 TREE_PART = 0.38
 """Of the lines, at the most, where the tree stands above the text."""
 DESCRIBE_S = 0.05
@@ -126,7 +127,7 @@ class KernelBench(ForgeScreen):
         yield Static(id="title", markup=False)
         with Horizontal():
             yield Table(
-                COLUMNS, self._rows.row, empty="no candidates yet: press esc, then f to forge this operator", id="tree"
+                COLUMNS, self._rows.row, empty=EMPTY, id="tree"
             )
             with Vertical(id="text", classes="pane"):
                 yield Static(id="tabs")
@@ -164,12 +165,14 @@ class KernelBench(ForgeScreen):
         pending = f", {operator.pending} in flight" if operator.pending else ""
         self.update(
             "#title",
-            f"{self.project.paths.root.name} › {name}   {operator.tried} tried, {operator.verified} verified{pending}",
+            f"{self.project.paths.root.name}   {self.project.problem}"
+            if self.project.problem
+            else f"{self.project.paths.root.name} › {name}   {operator.tried} tried, {operator.verified} verified{pending}",
         )
         table = self.query_one("#tree", Table)
         modelled = self.project.cards is not None and self.project.cards.time_kind == "cpu"
         table.hidden = frozenset({SPEEDUP}) if modelled else frozenset()
-        table.show(self._rows.keys(self._wanted))
+        self.show_matches(table, self._rows.keys(self._wanted), self._wanted, EMPTY)
         self._fit_tree()
         self._describe(force)
 
@@ -373,7 +376,7 @@ class KernelBench(ForgeScreen):
     def found_text(self, text: str) -> None:
         if self._tree_wanted:
             self._wanted = text
-            self.query_one("#tree", Table).show(self._rows.keys(text))
+            self.show_matches(self.query_one("#tree", Table), self._rows.keys(text), text, EMPTY)
         else:
             self.search_lines(self.query_one("#lines", LineView), text)
 

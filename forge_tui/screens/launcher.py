@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -37,11 +38,20 @@ COLUMNS = (
 )
 BEST = 3
 """Column: left out where nothing was timed against eager."""
+EMPTY = "no projects yet: press n to make one from a model"
 LOOK_S = 1.0
 READ_AT_ONCE = 8
 """Projects read between two looks at the keyboard."""
 TRASH = ".forge-trash"
 """Beside the project, so that deleting is a rename and undoing it another."""
+
+CURES = {
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EACCES: "give yourself write permission in its folder",
+    errno.EPERM: "give yourself write permission in its folder",
+    errno.ENOENT: "it is gone already",
+}
+"""Of a folder that cannot be renamed."""
 
 
 class Launcher(ForgeScreen):
@@ -94,7 +104,7 @@ class Launcher(ForgeScreen):
     def compose(self) -> ComposeResult:
         yield Static(id="title", markup=False)
         with Horizontal():
-            yield Table(COLUMNS, self._row, empty="no projects yet: press n to make one from a model", id="projects")
+            yield Table(COLUMNS, self._row, empty=EMPTY, id="projects")
             yield LineView(id="side", can_focus=False)
         yield Static(id="doctor", markup=False)
         yield FindLine("filter: words of the name, the model, the state")
@@ -127,9 +137,11 @@ class Launcher(ForgeScreen):
     def _list(self) -> None:
         """The roots, and what is known of them without reading any."""
         roots = [item.root for item in recent_projects()]
-        roots += [str(path.parent.absolute()) for path in Path.cwd().glob("*/project.toml")]
-        if ProjectPaths(Path.cwd()).is_project():
-            roots.insert(0, str(Path.cwd()))
+        here = _working_folder()
+        if here is not None:
+            roots += [str(path.parent) for path in here.glob("*/project.toml")]
+            if ProjectPaths(here).is_project():
+                roots.insert(0, str(here))
         self._roots = list(dict.fromkeys(roots))
         self._shown = {root: self._shown.get(root) or Summary(root, status="…") for root in self._roots}
         self._check()
@@ -172,7 +184,7 @@ class Launcher(ForgeScreen):
         ]
         keys.sort(key=lambda root: root not in self._held)
         table.hidden = frozenset() if any(self._shown[root].best is not None for root in keys) else frozenset({BEST})
-        table.show(keys)
+        self.show_matches(table, keys, self._wanted, EMPTY)
         hidden = len(archived.intersection(self._roots)) if not self._with_archived else 0
         self.update(
             "#title",
@@ -254,7 +266,9 @@ class Launcher(ForgeScreen):
             return
 
         def renamed(name: str | None) -> None:
-            if name and name != Path(root).name:
+            if name and ("/" in name or "\0" in name or name in (".", "..")):
+                self.notify(f"{name} is no folder's name: use one without /, like {Path(root).name}-2", title="Not renamed")
+            elif name and name != Path(root).name:
                 self._move(root, Path(root).with_name(name), f"now {name}")
 
         self.app.push_screen(Ask(f"New name for {Path(root).name} (the folder is renamed)", Path(root).name), renamed)
@@ -281,14 +295,16 @@ class Launcher(ForgeScreen):
         return root
 
     def _move(self, root: str, target: Path, said: str, known: bool = True) -> None:
-        if target.exists() or "/" in target.name or not target.name:
-            self.notify(f"{target} is there already", title="Not moved", severity="warning")
+        if os.path.lexists(target):
+            self.notify(f"{target} is there already: choose another name", title="Not moved", severity="warning")
             return
         try:
             target.parent.mkdir(exist_ok=True)
             os.rename(root, target)
         except OSError as error:
-            self.notify(f"{root} cannot be moved: {error.strerror}", title="Not moved", severity="error")
+            cure = CURES.get(error.errno or 0, "choose another name, or move the folder yourself")
+            self.notify(f"{root} cannot be moved: {error.strerror}; {cure}", title="Not moved", severity="error")
+            self._list()
             return
         self._summaries.forget(root)
         if known:
@@ -316,6 +332,14 @@ class Launcher(ForgeScreen):
 
     def find_ended(self) -> None:
         self.query_one("#projects").focus()
+
+
+def _working_folder() -> Path | None:
+    """None where it was deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
 
 
 def _age(at: float | None, word: str) -> str:

@@ -115,7 +115,7 @@ class OperatorBench(RunActions):
         yield Static(id="title", markup=False)
         with Horizontal(id="upper", classes="pane"):
             yield Table(
-                COLUMNS, self._rows.row, empty="nothing captured yet: press F to capture and forge", id="operators"
+                COLUMNS, self._rows.row, empty=self._empty(), id="operators"
             )
             yield LineView(id="card", can_focus=False)
         with Horizontal(id="below", classes="pane"):
@@ -146,11 +146,17 @@ class OperatorBench(RunActions):
         table = self.query_one("#operators", Table)
         keys = self._rows.keys(self._wanted)
         table.hidden = self._rows.silent()
-        table.show(keys)
+        self.show_matches(table, keys, self._wanted, self._empty())
         now = self._now()
         self.update("#now", now.replace("\n", "   ") if self.has_class("narrow") else now)
         self.query_one("#log", LineView).show(_log(list(self.project.log)[-LOG_LINES:]))
         self._card_stale = True
+
+    def _empty(self) -> str:
+        """Where there are no operators: the next key, or what goes on."""
+        if self.project.running and self.project.cards is None:
+            return f"▶ {self.project.state.activity or 'starting'}: the operators stand here once the model is captured"
+        return "nothing captured yet: press F to capture and forge"
 
     def _headline(self) -> str:
         run, parts = self.project.state, [self.project.paths.root.name, state(self.project.status)]
@@ -309,7 +315,7 @@ class OperatorBench(RunActions):
 
     def found_text(self, text: str) -> None:
         self._wanted = text
-        self.query_one("#operators", Table).show(self._rows.keys(text))
+        self.show_matches(self.query_one("#operators", Table), self._rows.keys(text), text, self._empty())
 
     def find_ended(self) -> None:
         self.query_one("#operators").focus()

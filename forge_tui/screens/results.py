@@ -38,6 +38,8 @@ LABEL = 14
 BEFORE, SPEEDUP = 2, 4
 """Columns: left out where nothing was timed against eager."""
 
+EMPTY = "nothing was worked on yet: press esc, then F to forge"
+
 
 class Results(ForgeScreen):
     """What came of it."""
@@ -74,7 +76,7 @@ class Results(ForgeScreen):
 
     def compose(self) -> ComposeResult:
         yield Static(id="title", markup=False)
-        yield Table(COLUMNS, self._row, empty="nothing was worked on yet: press esc, then F to forge", id="results")
+        yield Table(COLUMNS, self._row, empty=EMPTY, id="results")
         yield LineView(id="whole", can_focus=False)
         yield FindLine("filter: words of the name or the result")
         yield KeyBar()
@@ -104,12 +106,13 @@ class Results(ForgeScreen):
         }
         self.update(
             "#title",
-            f"{self.project.paths.root.name} › results   {state(self.project.status)}   {money(run.cost_usd, run.tokens)}",
+            f"{self.project.paths.root.name} › results   "
+            + (self.project.problem or f"{state(self.project.status)}   {money(run.cost_usd, run.tokens)}"),
         )
         table = self.query_one("#results", Table)
         timed = any(entry.gain[0] is not None for entry in self._entries.values())
         table.hidden = frozenset() if timed else frozenset({BEFORE, SPEEDUP})
-        table.show(list(self._entries))
+        self.show_matches(table, list(self._entries), self._wanted, EMPTY)
         self._describe()
 
     def _row(self, key: str) -> Row:

@@ -27,6 +27,7 @@ from forge_tui.store.project import ProjectConfig, load_project
 
 KEPT_LINES = 300
 """Of the log."""
+GONE = "the project folder is gone: put it back, or press q"
 CHUNK_BYTES = 1 << 20
 """Of the journal, read at once."""
 
@@ -58,8 +59,12 @@ class ProjectWatch:
     def refresh(self) -> bool:
         """Whether anything changed. Never raises: what is wrong is in `problem`."""
         before = self._stamp()
+        if not self.paths.root.is_dir():
+            self.problem, self.holder = GONE, None
+            self._stamps.clear()
+            return before != self._stamp()
         try:
-            if self._changed(self.paths.config) or self.config is None:
+            if self._changed(self.paths.config) or self.config is None or not self.paths.config.exists():
                 self.config = load_project(self.paths.root)
             if self._changed(self.paths.operators):
                 self.cards = load_operators(self.paths)

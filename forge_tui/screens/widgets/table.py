@@ -89,6 +89,12 @@ class Table(Widget, can_focus=True):
         table: Table
         key: str
 
+    def say_empty(self, text: str) -> None:
+        """What stands where there are no rows."""
+        if text != self.empty:
+            self.empty = text
+            self.refresh()
+
     def __init__(
         self, columns: tuple[Column, ...], row_of: Callable[[str], Row], *, empty: str, id: str | None = None
     ) -> None:
