@@ -20,7 +20,7 @@ from tests.kernels import FLOATS, Sample
 FAMILIES = {**builtin_cases.FAMILIES, **norm_cases.FAMILIES}
 EVERY = [(family, name) for family, cases in FAMILIES.items() for name in cases]
 SOME = [(family, list(cases)[len(cases) // 2]) for family, cases in FAMILIES.items()]
-"""One case of each family; `python -m pytest -m slow` judges all of them."""
+"""One case of each family with every kernel; `-m slow` judges every second case with one, `python -m benchmarks.judging` all of them."""
 
 
 def variant_of(item: Sample) -> Variant:
@@ -29,9 +29,11 @@ def variant_of(item: Sample) -> Variant:
                    modules=("",))
 
 
-def assert_no_false_refusal(family: str, name: str, dtype: torch.dtype, target: HostTarget) -> None:
+def assert_no_false_refusal(family: str, name: str, dtype: torch.dtype, target: HostTarget, turn: int | None = None) -> None:
+    """turn: only the kernel whose turn it is of those that take the call."""
     item = FAMILIES[family][name](dtype)
-    for kernel in kernels_for(item.call):
+    kernels = kernels_for(item.call)
+    for kernel in kernels if turn is None or not kernels else [kernels[turn % len(kernels)]]:
         verdict = judge_text(kernel.text, f"{kernel.name}.cu", variant_of(item), [item.tensors], target,
                              options=JudgeOptions(tune_points=2))
         assert verdict.outcome in ("verified", "skipped"), f"{kernel.name}, seed {verdict.seed}: {verdict.sentence}"
@@ -48,10 +50,10 @@ def test_builtin_kernels_are_not_refused(family: str, name: str) -> None:
 @needs_nvrtc
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_builtin_kernel_is_refused_on_any_case(family: str) -> None:
+def test_no_builtin_kernel_is_refused_on_other_cases(family: str) -> None:
     target = HostTarget()
-    for number, name in enumerate(FAMILIES[family]):
-        assert_no_false_refusal(family, name, FLOATS[number % len(FLOATS)], target)
+    for number, name in list(enumerate(FAMILIES[family]))[::2]:
+        assert_no_false_refusal(family, name, FLOATS[number % len(FLOATS)], target, turn=number)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: str(dtype).removeprefix("torch."))
