@@ -114,3 +114,24 @@ def test_projects_of_the_command_line_are_in_the_launcher(tmp_path: Path, monkey
     forge("--run", tmp_path / "run", cwd=tmp_path)
     assert [Path(item.root).name for item in recent_projects()] == ["run", "made"]
     assert ProjectPaths(tmp_path / "run").is_project()
+
+
+def test_a_move_says_which_and_whether_it_is_on_and_stands_in_the_tree_at_once(root: Path) -> None:
+    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot, "enter", "b")
+        number = app.screen.node.number
+        for key, word in (("x", "pruned"), ("p", "pinned")):
+            shown = await press(app, pilot, key)
+            assert f"{word} #{number}" in shown and f"[… {word}]" in shown
+            app.clear_notifications()
+            shown = await press(app, pilot, key)
+            assert f"#{number} no longer {word}" in shown and "[…" not in shown
+            app.clear_notifications()
+        shown = await press(app, pilot, "H", *"wide", "enter")
+        assert f"hint at #{number}: wide" in shown and "[… hint]" in shown
+        for path in (root / "steering").iterdir():
+            path.unlink()
+        await pilot.pause(0.6)
+        assert "[…" not in text_of(app)
+
+    drive(root, steps, size=(200, 40))

@@ -16,7 +16,7 @@ from forge_tui.engine.search.tree import Node
 from forge_tui.screens.base import LOWEST, FindLine, ForgeScreen
 from forge_tui.screens.candidatetexts import AGAINST, CandidateTexts
 from forge_tui.screens.dialogs import Ask
-from forge_tui.screens.editing import edit_text, hand_over
+from forge_tui.screens.editing import WORDS, Moves, edit_text, hand_over
 from forge_tui.screens.jump import Target
 from forge_tui.screens.searchtree import COLUMNS, FOLD, SPEEDUP, TreeRows
 from forge_tui.screens.watch import ProjectWatch
@@ -66,16 +66,11 @@ class KernelBench(ForgeScreen):
         Binding("N", "found(-1)", "previous match", show=False, tooltip="previous match", id="kernels.previous_match"),
         Binding("y", "copy", "copy", show=False, tooltip="copy the kernel's source (OSC 52)", id="kernels.copy"),
         Binding(
-            "H",
-            "hint",
-            "hint",
-            show=False,
-            tooltip="hint: words for whoever writes below this candidate",
-            id="kernels.hint",
+            "H", "hint", "hint", show=False, tooltip="hint: words for whoever writes below this candidate", id="kernels.hint"
         ),
         Binding(
             "x",
-            "prune",
+            "turn_move('prune')",
             "prune",
             show=False,
             tooltip="prune: build on nothing of this branch, or again",
@@ -83,7 +78,7 @@ class KernelBench(ForgeScreen):
         ),
         Binding(
             "p",
-            "pin",
+            "turn_move('pin')",
             "pin",
             show=False,
             tooltip="pin: build only on pinned branches, or anywhere again",
@@ -120,6 +115,7 @@ class KernelBench(ForgeScreen):
         self.tab = "verdict"
         self.texts = CandidateTexts(watch, variant)
         self._rows = TreeRows(watch.state.operator(variant).tree)
+        self._moves = Moves(watch)
         self._wanted = ""
         self._shown: tuple[object, ...] | None = None
 
@@ -150,16 +146,18 @@ class KernelBench(ForgeScreen):
         self._describe(force=True)
 
     def follow(self) -> None:
-        if self.project.refresh():
+        if self.project.refresh() or self._moves.read():
             self._show()
         elif self.texts.grows(self.tab, self.node):
             self._describe(force=True)
 
     def _show(self, force: bool = False) -> None:
+        self._moves.read()
         operator = self.project.state.operator(self.variant)
         if self._rows.tree is not operator.tree:  # the journal was begun anew
             self._rows = TreeRows(operator.tree)
             self.query_one("#tree", Table).row_of = self._rows.row
+        self._rows.asked = self._moves.words
         variant = self.project.cards.find(self.variant) if self.project.cards else None
         name = f"{short(variant.operator)} {self.variant[:4]}" if variant else self.variant
         pending = f", {operator.pending} in flight" if operator.pending else ""
@@ -344,19 +342,23 @@ class KernelBench(ForgeScreen):
 
         def given(words: str | None) -> None:
             if words:
-                hand_over(self, self.project, node.id, lambda: steering.attach_hint(self.project.paths, node.id, words))
+                said = f"hint at #{node.number}: {words if len(words) <= 40 else words[:40] + '…'}"
+                ask = partial(steering.attach_hint, self.project.paths, node.id, words)
+                hand_over(self, self.project, node.id, ask, said=said)
+                self._show()
 
         self.app.push_screen(Ask(f"Words for whoever writes the next kernels below #{node.number}", node.hint), given)
 
-    def action_prune(self) -> None:
-        node = self._steerable("prune")
-        if node is not None:
-            hand_over(self, self.project, node.id, lambda: steering.prune(self.project.paths, node.id, not node.pruned))
-
-    def action_pin(self) -> None:
-        node = self._steerable("pin")
-        if node is not None:
-            hand_over(self, self.project, node.id, lambda: steering.pin(self.project.paths, node.id, not node.pinned))
+    def action_turn_move(self, kind: str) -> None:
+        """On or off; what was asked for and not taken up yet counts."""
+        node = self._steerable(kind)
+        if node is None:
+            return
+        on = not self._moves.on(node, kind)
+        ask = partial(steering.prune if kind == "prune" else steering.pin, self.project.paths, node.id, on)
+        said = f"{WORDS[kind]} #{node.number}" if on else f"#{node.number} no longer {WORDS[kind]}"
+        hand_over(self, self.project, node.id, ask, said=said)
+        self._show()
 
     def _steerable(self, what: str) -> Node | None:
         if self.node is None:

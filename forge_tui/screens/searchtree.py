@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from forge_tui.engine.search.tree import Node, Tree
@@ -47,6 +48,8 @@ class TreeRows:
         self.path: set[str] = set()
         """Nodes on the way to the best one."""
         self.best: str | None = None
+        self.asked: Callable[[Node], list[str]] = lambda _: []
+        """Moves of a person that no engine has taken up, in words."""
 
     def keys(self, wanted: str = "") -> list[str]:
         """Rows from the top. wanted: only nodes whose text holds it, flat."""
@@ -100,12 +103,13 @@ class TreeRows:
             for word, said in (("pinned", node.pinned), ("pruned", node.pruned), ("hint", node.hint))
             if said
         )
-        hidden = f"{moves} (+{node.visits + node.pending - 1} below)" if key in self.closed and node.children else moves
+        moves += "".join(f" [{words}]" for words in self.asked(node))
+        hidden = f" (+{node.visits + node.pending - 1} below)" if key in self.closed and node.children else ""
         value = node.verdict.timing.speedup if node.verified and node.verdict and node.verdict.timing else None
         return Row(
             key,
             (
-                Cell(f"{place.guides}{sign}{node.number} {describe(node)}{hidden}", "bold" if key == self.best else ""),
+                Cell(f"{place.guides}{sign}{node.number}{moves} {describe(node)}{hidden}", "bold" if key == self.best else ""),
                 Cell(outcome_text(node), TOKENS.get(node.outcome, "forge-running" if not node.settled else "")),
                 Cell(speedup(value)),
                 Cell(microseconds(node.us)),
