@@ -73,7 +73,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
                 os.fsync(file.fileno())
             os.replace(name, path)
             sync_folder(path.parent)
-    except BaseException:
+    except BaseException:  # an interrupt too: what is half written goes
         with suppress(OSError):
             os.unlink(name)
         raise

@@ -44,7 +44,7 @@ class JournalWriter:
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             self._end = self._recover()
-        except BaseException:
+        except BaseException:  # an interrupt too: raised again below
             os.close(self._handle)
             raise
 

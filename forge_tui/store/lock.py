@@ -55,7 +55,7 @@ class ProjectLock:
                 os.pwrite(handle, msgspec.json.encode(Holder(socket.gethostname(), os.getpid(), time.time())), 0)
                 self.paths.stop_request.unlink(missing_ok=True)
                 self.paths.pause_request.unlink(missing_ok=True)
-        except BaseException:
+        except BaseException:  # an interrupt too: raised again below
             os.close(handle)
             raise
         self._handle = handle
