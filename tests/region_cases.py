@@ -40,6 +40,12 @@ def normed(*shape: int, groups: int, dtype: torch.dtype, act: str = "silu", shif
     return region(f"{F}group_norm+{F}{act}", input=image, num_groups=groups, **affine(shape[1], dtype), eps=1e-6)
 
 
+def batch_normed(image: torch.Tensor, act: str = "relu") -> Sample:
+    size, kind = image.shape[1], torch.float32
+    statistics = {"running_mean": draw(size, dtype=kind, seed=5), "running_var": draw(size, seed=6).abs().to(kind) + 0.1}
+    return region(f"{F}batch_norm+{F}{act}", input=image, **statistics, **affine(size, kind), training=False, momentum=0.1, eps=1e-5)
+
+
 def summed(norm: str, *shape: int, dtype: torch.dtype, both: bool = True, other: torch.dtype | None = None, **arguments: Any) -> Sample:
     return region(f"torch.add+{norm}", input=draw(*shape, dtype=dtype), other=3 * draw(*shape, dtype=other or dtype, seed=4),
                   **arguments, returns_sum=both)
@@ -72,6 +78,10 @@ REGIONS: dict[str, Case] = {
     "group norm silu": lambda d: normed(2, 16, 6, 6, groups=4, dtype=d),
     "group norm silu, shifted": lambda d: normed(1, 8, 5, 7, groups=2, dtype=d, shift=100.0),
     "group norm mish": lambda d: normed(2, 8, 4, 4, groups=8, dtype=d, act="mish"),
+    "batch norm relu": lambda d: batch_normed(draw(2, 6, 8, 12, dtype=d)),
+    "batch norm relu, 7x7": lambda d: batch_normed(draw(2, 5, 7, 7, dtype=d)),
+    "batch norm silu, channels last": lambda d: batch_normed(
+        draw(2, 24, 5, 6, dtype=d).contiguous(memory_format=torch.channels_last), "silu"),
     "layer norm relu": lambda d: region(f"{F}layer_norm+{F}relu", input=draw(5, 40, dtype=d), normalized_shape=(40,),
                                         **affine(40, d), eps=1e-5),
     "add layer norm": lambda d: layer(2, 9, 64, dtype=d),

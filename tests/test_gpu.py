@@ -18,8 +18,14 @@ from forge_tui.cuda.gpu import GpuTarget
 from forge_tui.cuda.program import Argument, Image, Launch, Program, Workspace
 from forge_tui.cuda.statistics import Stop, is_gain
 from forge_tui.cuda.timing import Contender, Stopwatch
+from forge_tui.engine.cards import FORMAT, OperatorFile, Variant, save_operators
+from forge_tui.engine.judge.client import JudgeClient
+from forge_tui.engine.judge.probe import HONEST
+from forge_tui.engine.judge.selftest import variant_of
 from forge_tui.engine.kernelfile import parse
 from forge_tui.specs import Call
+from forge_tui.store.paths import ProjectPaths
+from forge_tui.store.tensors import save_tensors
 from test_kernelfile import FOLDER, MEASURED
 
 pytestmark = pytest.mark.gpu
@@ -370,18 +376,18 @@ def test_the_judge_times_against_eager_and_compile(target: GpuTarget):
     assert len([point for point in verdict.points if point.us]) >= 8
 
 
-def test_a_worker_that_lost_its_device_is_replaced(tmp_path: Path):
-    from forge_tui.engine.cards import FORMAT, OperatorFile, save_operators
-    from forge_tui.engine.judge.client import JudgeClient
-    from forge_tui.engine.judge.probe import HONEST
-    from forge_tui.engine.judge.selftest import variant_of
-    from forge_tui.store.paths import ProjectPaths
-    from forge_tui.store.tensors import save_tensors
-
+@pytest.fixture
+def relu_project(tmp_path: Path) -> tuple[ProjectPaths, Variant]:
+    """A project folder with one captured call."""
     paths = ProjectPaths(tmp_path)
     variant, sample = variant_of("torch.nn.functional.relu", {"input": torch.randn(2000)})
     save_tensors(paths.captures / "sample", sample, {"weights": {}})
     save_operators(paths, OperatorFile(FORMAT, "a test", H200, "device", 1.0, (variant,), (), str(torch.__version__)))
+    return paths, variant
+
+
+def test_a_worker_that_lost_its_device_is_replaced(relu_project: tuple[ProjectPaths, Variant]):
+    paths, variant = relu_project
     wild = HONEST.replace("out[i] =", "out[i + (1ll << 40)] =")
     notes: list[str] = []
     with JudgeClient(paths, "cuda:0", on_note=notes.append) as client:
@@ -390,6 +396,17 @@ def test_a_worker_that_lost_its_device_is_replaced(tmp_path: Path):
             assert (faulty.outcome, faulty.fault) == ("fault", "out_of_bounds"), faulty.sentence
             assert client.judge(variant.key, HONEST, "honest.cu").verified
         assert client.statistics()["workers started"] == 4 and len(notes) == 3
+
+
+def test_every_confirmation_has_a_process_that_judged_nothing(relu_project: tuple[ProjectPaths, Variant]):
+    paths, variant = relu_project
+    pids = []
+    with JudgeClient(paths, "cuda:0") as client:
+        for _ in range(3):
+            verdict = client.confirm(variant.key, HONEST, "honest.cu", settings={})
+            assert verdict.verified and verdict.timing is not None, verdict.sentence
+            pids += client.pids()
+        assert len(set(pids)) == 3 == client.statistics()["workers started"]
 
 
 def test_repeats_run_beside_other_work(target: GpuTarget):

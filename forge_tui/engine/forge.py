@@ -165,7 +165,7 @@ class _Run:
     def _search(self, cards: OperatorFile, variants: list[Variant], settings: Settings) -> StopReason:
         on_host = self.device == "host"
         judges = Judges(lambda workers: self.open_judge(self.paths, self.device, settings, workers, scheduler.note),
-                        judge_count(settings, on_host), fresh_each=not on_host)
+                        judge_count(settings, on_host))
         scheduler = Scheduler(
             paths=self.paths, settings=settings, recorder=self.recorder, watch=self.watch,
             policy=open_policy(settings.policy, settings.seed), providers=open_providers(self.paths, settings, cards),

@@ -27,7 +27,8 @@ class Judge(Protocol):
         ...
 
     def confirm(self, variant_key: str, text: str, filename: str, *, settings: dict[str, int]) -> Verdict:
-        """A winner once more, on inputs drawn anew and under the sanitizer where there is one."""
+        """A winner once more, on inputs drawn anew and under the sanitizer where there is one; where candidates run natively,
+        in a process that has judged nothing."""
         ...
 
     def close(self) -> None:
@@ -40,15 +41,11 @@ OpenJudge = Callable[[int], Judge]
 
 
 class Judges:
-    """`count` judgements at a time, on one judge; confirmations on another, whose process never saw the search.
+    """`count` judgements at a time, on one judge; confirmations on another, whose processes never saw the search."""
 
-    fresh_each: whether every confirmation gets a process of its own, as it must where candidates run natively.
-    """
-
-    def __init__(self, open_judge: OpenJudge, count: int, fresh_each: bool) -> None:
+    def __init__(self, open_judge: OpenJudge, count: int) -> None:
         self.count = count
         self._open = open_judge
-        self._fresh_each = fresh_each
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="judge")
         self._lock = threading.Lock()
         self._search: Judge | None = None
@@ -82,13 +79,6 @@ class Judges:
             return self._search
 
     def _confirm(self, variant: str, text: str, filename: str, settings: dict[str, int]) -> Verdict:
-        if self._fresh_each:
-            with self._lock:
-                judge = self._enter(1)
-            try:
-                return judge.confirm(variant, text, filename, settings=settings)
-            finally:
-                judge.close()
         with self._lock:
             if self._second is None:
                 self._second = self._enter(1)

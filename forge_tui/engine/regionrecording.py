@@ -17,11 +17,14 @@ from forge_tui.engine.operators import (
 )
 from forge_tui.engine.operators.regions import FUNCTIONS, RETURNS_SUM, bind_function, findable
 from forge_tui.engine.package.runtime import parts
-from forge_tui.engine.package.runtime.callees import kind_of, path_of, plain_call, source_of, state_names, state_of
+from forge_tui.engine.package.runtime.callees import kind_of, path_of, plain_call, source_of, state_names, state_of, unread_of
 from forge_tui.engine.package.runtime.weave import Weaver, original_class, set_class
 
 if TYPE_CHECKING:
     from forge_tui.engine.recording import Recorder
+
+ASKED = frozenset(f"torch.Tensor.{name}" for name in ("dim", "ndimension", "numel", "size", "stride", "is_contiguous"))
+"""Calls that ask for what guards compare anyway: batch norms look at the number of dimensions first."""
 
 
 @dataclass
@@ -234,7 +237,7 @@ class _Watched:
     def one(self, callee: Any, value: Any, result: Any) -> tuple[str, dict[str, Any]] | None:
         """What calling `callee` with `value` came to since the last look: one operator, or a module that is a region; with its
         arguments by name. None where it was anything else."""
-        steps, self.seen = self.trail[self.seen:], len(self.trail)
+        steps, self.seen = [step for step in self.trail[self.seen:] if step.name not in ASKED], len(self.trail)
         if len(steps) == 1:
             step = steps[0]
             same = step.bound is not None and step.bound.get("input") is value and len(step.outputs) == 1 and step.outputs[0] is result
@@ -264,7 +267,7 @@ def _callee(item: Any) -> tuple[Callee, list[Any]] | None:
     known = [name for name in vars(item) if not name.startswith("_") and name != "training"]
     if not set(known) <= set(names) or not (own or findable(kind)):
         return None  # it has something that cannot be compared
-    values = state_of(item, names, frozenset(names))
+    values = state_of(item, names, frozenset(names) | unread_of(path_of(kind)))
     return None if values is None else (Callee(path_of(kind), "" if own else source_of(kind), tuple(names)), values)
 
 

@@ -50,7 +50,7 @@ class JudgeClient:
     device: `auto`, `host`, `cuda`, `cuda:N`. workers: on `host`, where judging costs CPU; a GPU has one owner.
     prefix: goes before the command (`("ssh", "node7")`), for a project folder and a Python that both machines have at the
     same path; None: what the environment's FORGE_WORKER_PREFIX says. spares: processes kept ready to take a lost worker's
-    place, which have imported torch and not touched the device; None: SPARES on a GPU, where a fault ends its worker.
+    place and to confirm winners, which have imported torch and not touched the device; None: SPARES on a GPU, where a fault ends its worker.
     on_note: told of replaced workers. Raises MissingEnvironment on entering where the device cannot be opened, and
     ForgeError where the judge fails its own probe.
     """
@@ -70,6 +70,8 @@ class JudgeClient:
         self._wanted = max(1, workers)
         self._idle: queue.LifoQueue[WorkerProcess | None] = queue.LifoQueue()
         self._workers: set[WorkerProcess] = set()
+        self._used: set[WorkerProcess] = set()
+        """Those that have judged something."""
         self._wanted_spares = spares
         self._spares: list[WorkerProcess] = []
         self._lock = threading.Lock()
@@ -134,19 +136,16 @@ class JudgeClient:
 
     def confirm(self, variant_key: str, text: str, filename: str, *, settings: dict[str, int]) -> Verdict:
         """A winner's second judgement, on inputs drawn anew, timed again, and under NVIDIA's sanitizer: where that cannot
-        run, a check of the verdict says so. In a fresh process if this client has judged nothing."""
+        run, a check of the verdict says so. On a GPU in a process that has judged nothing."""
+        if self.welcome is not None and self.welcome.target == "cuda":
+            self._freshen()
         return self.judge(variant_key, text, filename, settings=settings, options=replace(self.options, sanitize=True))
 
     def again(self, variant_key: str, text: str, filename: str, first: Verdict) -> Verdict:
         """A verified verdict with one more check: all of them made again, at its setting, in a fresh process, on draws of a
         seed that follows from the first. Where that fails, it is the verdict."""
         assert first.verified
-        worker = self._idle.get()
-        try:
-            if worker is not None:
-                self._forget(worker)                        # what it holds may be why the kernel was right
-        finally:
-            self._idle.put(None)
+        self._freshen()
         options = replace(self.options, time=False, sanitize=False, profile=False)
         seed = next_seed(first.seed)
         second = self.judge(variant_key, text, filename, seed, settings=dict(first.settings), options=options)
@@ -156,10 +155,21 @@ class JudgeClient:
         again = Check("fresh process", True, detail=f"all of it again in a process of its own, on draws of seed {seed}")
         return replace(first, checks=(*first.checks, again), judged_s=first.judged_s + second.judged_s)
 
+    def _freshen(self) -> None:
+        """The next judgement has a worker that has judged nothing: what another one holds may be why a kernel is right there."""
+        worker = self._idle.get()
+        try:
+            if worker in self._used:
+                self._forget(worker)
+                worker = None
+        finally:
+            self._idle.put(worker)
+
     # -- one request
 
     def _ask(self, worker: WorkerProcess, request: JudgeRequest, on_progress: OnProgress | None) -> Verdict:
         doing = ""
+        self._used.add(worker)
 
         def hear(body: bytes) -> None:
             nonlocal doing
@@ -230,10 +240,10 @@ class JudgeClient:
         self._get_ready()
         return worker
 
-    def _process(self) -> WorkerProcess:
-        """Not started."""
+    def _process(self, spare: bool = False) -> WorkerProcess:
+        """Not started. One on a GPU that waits as a spare imports torch's compiler too: no one waits for that."""
         command = self._command or [sys.executable, "-m", "forge_tui.engine.judge.server", "--project", str(self.paths.root),
-                                    *self._memory()]
+                                    *self._memory(), *["--compiler"] * (spare and self.welcome is not None and self.welcome.target == "cuda")]
         return WorkerProcess([*self.prefix, *command], environment=clean_environment(os.environ, bool(self.prefix)),
                              log=self.paths.logs / "worker.log")
 
@@ -246,7 +256,7 @@ class JudgeClient:
             threading.Thread(target=self._start_spare, args=(wanted,), name="spare worker", daemon=True).start()
 
     def _start_spare(self, wanted: int) -> None:
-        spare = self._process()
+        spare = self._process(spare=True)
         try:
             spare.start()
         except (WorkerDied, OSError):                       # the replacement itself will say why
@@ -274,6 +284,7 @@ class JudgeClient:
     def _forget(self, worker: WorkerProcess) -> None:
         with self._lock:
             self._workers.discard(worker)
+            self._used.discard(worker)
         worker.close()                                      # first: it may hold most of the device's memory
 
     def _log(self, worker: WorkerProcess) -> str:

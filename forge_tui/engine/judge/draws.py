@@ -51,7 +51,8 @@ class Drawer:
         self.samples = samples
         self.statistics = statistics
         self.seed = seed
-        self.short = call.operator.rpartition(".")[2]
+        self.short = "" if "+" in call.operator else call.operator.rpartition(".")[2]
+        """Of a single operator: what several in a row define for infinities is not known."""
         specs = dict(call.tensors())
         floats = [name for name, spec in specs.items() if _floating(spec)]
         self.weights = [name for name in floats if specs[name].weight or name in WEIGHT_NAMES]

@@ -38,16 +38,18 @@ WEIGHT_SPREAD = 0.25
 
 def names(call: Call, weights: bool) -> list[str]:
     """The draws of this module that the call has a meaning for. weights: it has weights beside its data."""
-    short = _short(call)
+    steps = _steps(call)
     floating = all(spec.dtype.startswith(("float", "bfloat")) for spec in call.outputs)
-    wanted = {"not a number": short in _NAN and floating or short.endswith("RMSNorm"), "masked row": short in _MASKED,
-              "far from zero": short in _CENTRED, "at the thresholds": short in _COMPARED, "other weights": weights}
+    carried = all(step in _NAN or step.endswith("RMSNorm") for step in steps)
+    wanted = {"not a number": carried and (floating or steps[-1].endswith("RMSNorm")), "masked row": steps[0] in _MASKED,
+              "far from zero": not _CENTRED.isdisjoint(steps), "at the thresholds": not _COMPARED.isdisjoint(steps),
+              "other weights": weights}
     return [name for name in NAMES if wanted[name]]
 
 
 def selects(call: Call) -> bool:
     """Whether results must equal eager's: see SELECTS."""
-    return _short(call) in SELECTS
+    return SELECTS.issuperset(_steps(call))
 
 
 def make(name: str, call: Call, tensor: str, source: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -64,8 +66,9 @@ def make(name: str, call: Call, tensor: str, source: torch.Tensor, generator: to
     return _other_weights(tensor, source, generator)
 
 
-def _short(call: Call) -> str:
-    return call.operator.rpartition(".")[2]
+def _steps(call: Call) -> list[str]:
+    """Names of the operators in a row that the call is: one, for all but regions."""
+    return [path.rpartition(".")[2] for path in call.operator.split("+")]
 
 
 def _number(call: Call, name: str, default: int) -> int:

@@ -8,6 +8,7 @@ goes on. It never sees a provider's key: the engine starts it with an environmen
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import traceback
@@ -190,8 +191,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="forge-tui worker", description=__doc__)
     parser.add_argument("--project", type=Path, required=True)
     parser.add_argument("--memory", type=int, default=0, metavar="BYTES", help="most private memory; 0: no limit")
+    parser.add_argument("--compiler", action="store_true", help="import torch's compiler before it is asked for")
     arguments = parser.parse_args()
     import forge_tui.engine.judge.judge                     # noqa: F401  torch with it, before it says that it is ready
+
+    if arguments.compiler:
+        with contextlib.suppress(Exception):                # whoever asks for a baseline is told why there is none
+            import torch._inductor.compile_fx  # noqa: F401
 
     serve(Server(arguments.project, arguments.memory).handle)
 

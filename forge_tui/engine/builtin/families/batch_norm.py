@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from forge_tui.engine.builtin.families.axes import product
+from forge_tui.engine.builtin.families.elementwise import activation_of, after, after_function
 from forge_tui.engine.builtin.families.layout import FLOATS, memory_order, quoted, same_dense_guards, same_dense_order
 from forge_tui.engine.builtin.families.rows import STREAM_BYTES, part
 from forge_tui.engine.builtin.registry import Recipe, offers
@@ -15,7 +16,7 @@ MANY = 1 << 20
 """Elements from which a device is full even when every thread makes several accesses."""
 
 
-@offers("torch.nn.functional.batch_norm")
+@offers("torch.nn.functional.batch_norm", *after("batch_norm"))
 def batch_norm(call: Call) -> Iterator[Recipe]:
     source, out = call.arguments.get("input"), call.outputs[0]
     names = [name for name in ("running_mean", "running_var", "weight", "bias") if call.arguments.get(name) is not None]
@@ -31,7 +32,7 @@ def batch_norm(call: Call) -> Iterator[Recipe]:
     guards += [f"present({name})" if name in names else f"not present({name})" for name in ("weight", "bias")]
     guards += [f"{name}.contiguous" for name in names]
     shared = {
-        "GUARD": quoted(guards), "CHANNEL": _channel(names),
+        "GUARD": quoted(guards), "CHANNEL": _channel(names, activation_of(call.operator)),
         "PARAMETERS": _parameters(names), "PASS": "".join(f", {name}" for name in (*names, "eps")),
         "ARGS": "".join(f', "{name}"' for name in names) + ', { float = "eps" }',
         "STREAM_TUNE": "[0, 2, 1]" if out.numel * out.itemsize >= STREAM_BYTES else "[0]",
@@ -71,10 +72,13 @@ def _parameters(names: list[str]) -> str:
     return "".join(f", const DTYPE_{name}* __restrict__ {name}" for name in names) + ", float eps"
 
 
-def _channel(names: list[str]) -> str:
+def _channel(names: list[str], activation: str) -> str:
+    """activation: C++ statements of what follows the norm, empty for the norm alone."""
     scale = "rstd * forge::to_float(weight[c])" if "weight" in names else "rstd"
     shift = "forge::to_float(bias[c])" if "bias" in names else "0.f"
-    text = part("channel")
-    for word, value in (("PARAMETERS", _parameters(names)), ("SCALE", scale), ("SHIFT", shift)):
+    result = "fmaf(x - mean, scale, shift)"
+    text = after_function(activation) + part("channel")
+    for word, value in (("PARAMETERS", _parameters(names)), ("SCALE", scale), ("SHIFT", shift),
+                        ("RESULT", f"after({result})" if activation else result)):
         text = text.replace(f"@{word}@", value)
     return text

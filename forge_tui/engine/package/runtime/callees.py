@@ -18,6 +18,8 @@ import torch
 PLAIN = frozenset((bool, int, float, str, type(None)))
 USER_FILE = "forge_user_"
 """Prefix of the Python module that Forge makes of a user's own file: elsewhere the same file has another name."""
+UNREAD = frozenset(("num_batches_tracked",))
+"""Buffers that no forward of torch's own classes reads in evaluation: batch norms count the steps of training in it."""
 _MISSING = object()
 
 
@@ -99,7 +101,13 @@ def state_names(module: torch.nn.Module, functions: bool = False) -> list[str]:
     `functions` also sizes and functions, by what describes them."""
     rest = [name for name, value in sorted(vars(module).items()) if not name.startswith("_") and name != "training"
             and (type(value) in PLAIN or (functions and described(value) is not None))]
-    return [*module._parameters, *module._buffers, *rest]
+    unread = unread_of(path_of(kind_of(module)))
+    return [*module._parameters, *(name for name in module._buffers if name not in unread), *rest]
+
+
+def unread_of(path: str) -> frozenset[str]:
+    """Buffers that a class's forward does not read."""
+    return UNREAD if path.startswith("torch.nn.modules.batchnorm.") else frozenset()
 
 
 def state_of(module: torch.nn.Module, names: list[str], known: frozenset[str]) -> list[Any] | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .callees import is_this, plain_call, resolve, state_of
+from .callees import is_this, plain_call, resolve, state_of, unread_of
 from .entry import Backend, Entry
 from .patterns import pattern_of
 from .regions import ANYTHING, module_with
@@ -61,7 +61,7 @@ class Part:
         self.kind = kind
         self.callees = callees
         self.names = [list(callee["state"]) for callee in callees]
-        self.known = [frozenset(names) for names in self.names]
+        self.known = [frozenset(names) | unread_of(callee["path"]) for names, callee in zip(self.names, callees, strict=True)]
         functions = [resolve(callee["path"]) if callee["path"].startswith("torch.") else None for callee in callees]
         self.kinds: list[dict[Any, bool]] = [{function: True} if isinstance(function, FUNCTIONS) else {} for function in functions]
         """By place: whether a class or a function is what was captured there. Filled as they are met, at `apply` for all modules."""
