@@ -2,7 +2,8 @@
 
     python -m benchmarks.models --architectures ../shared/models [NAME ...] [--iterations N] [--time-limit T]
 
-For each model a project is made in `--work`, `forge-tui --run` searches it, `forge-tui bench` proves it, and the documents go to
+For each model a project is made in `--work`, `forge-tui --run` searches it, `forge-tui export --select eager` packs what is faster
+than eager (the model is compared with eager first), `forge-tui bench` proves it, and the documents go to
 `results/models-DEVICE.json`: eager, torch.compile, forged, forged under compile, with intervals, agreement and memory. A miss of
 a goal is in the table too, beside the operators that the rest of the time goes to. `--list` names the models. A model of which a
 result is there already for this commit's version is made anew.
@@ -56,9 +57,10 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     ran = forge("--run", project, "--json", "--iterations", options.iterations, "--time-limit", options.time_limit,
                 *(f"--ops={pattern}" for pattern in options.ops))
     run = json.loads(ran.stdout.splitlines()[-1]) if ran.stdout else {}
-    if not run.get("package"):
-        return {"failed": f"--run ended with {ran.returncode}: {run.get('error') or 'no kernel won'}", "run": run}
-    benched = forge("bench", project, "--json", "--seed", options.seed, "--rounds", options.rounds)
+    package = folder / "package"
+    if forge("export", project, "--select", "eager", "--output", package).returncode:
+        return {"failed": f"--run ended with {ran.returncode}: {run.get('error') or 'no kernel is faster than eager'}", "run": run}
+    benched = forge("bench", project, "--package", package, "--json", "--seed", options.seed, "--rounds", options.rounds)
     if not benched.stdout:
         return {"failed": f"bench ended with {benched.returncode}", "run": run}
     bench = json.loads(benched.stdout.splitlines()[-1])

@@ -30,7 +30,8 @@ def _transformers(folder: Path, name: str, attention: str = "eager", **changes: 
     dtype = getattr(torch, record["dtype"].split()[0])
     torch.manual_seed(SEED)
     kind = getattr(transformers, record["transformers_class"])
-    return kind._from_config(config, attn_implementation=attention, dtype=dtype).eval()
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):  # billions of random numbers take a CPU a minute
+        return kind._from_config(config, attn_implementation=attention, dtype=dtype).eval()
 
 
 class Logits(nn.Module):

@@ -233,7 +233,8 @@ def _export_parser() -> argparse.ArgumentParser:
     parser.add_argument("--arch", action="append", default=[], metavar="sm_NN",
                         help="build for this architecture too, unjudged there (repeatable); nvcc builds where it is, else NVRTC")
     parser.add_argument("--select", default="safe", metavar="WHAT",
-                        help="safe: confirmed wins whose interval clears a margin (the default); all: every verified kernel; "
+                        help="safe: confirmed wins over the better of eager and torch.compile, by a margin (the default); eager: over "
+                             "eager alone, for models that run without torch.compile; all: every verified kernel; "
                              "or variant keys and operator patterns, with commas between")
     return parser
 

@@ -85,13 +85,13 @@ def selftest(options: Namespace) -> int:
 def export(options: Namespace) -> int:
     paths = open_project(options.dir)
     cards = cards_of(paths)
-    from forge_tui.engine.forge import verified, winners
+    from forge_tui.engine.forge import contenders, verified, winners
     from forge_tui.engine.package.export import export_package
     from forge_tui.engine.package.selection import select
     from forge_tui.engine.state import load_state
 
     state = load_state(paths)
-    known = (winners if options.select == "safe" else verified)(state, cards)
+    known = {"safe": winners, "eager": contenders}.get(options.select, verified)(state, cards)
     found, left = select(known, options.select)
     for winner, reason in left:
         tell(f"{winner.variant.key} ({winner.variant.operator}) is not in the package: {reason}")

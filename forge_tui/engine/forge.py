@@ -7,7 +7,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -182,12 +182,16 @@ class _Run:
         packaged = self.state.packaged
         if packaged and not self.state.package_stale and Path(packaged.path).is_dir():
             return
-        if not confirmed(self.state, cards):
+        if not (faster := contenders(self.state, cards)):
             return
         from forge_tui.engine.package.export import export_package  # imports torch
         from forge_tui.engine.package.selection import select
 
         found, unsafe = select(winners(self.state, cards), "safe")
+        more = [winner for winner in select(faster, "eager")[0] if winner not in found]
+        if more:
+            self.recorder.note("info", f"{len(more)} more are faster than eager, if not than torch.compile: a model that runs without it "
+                                       f"gains by `forge-tui export {self.paths.root} --select eager`")
         for winner, reason in unsafe:
             self.recorder.note("info", f"{winner.variant.key} is not in the package: {reason}")
         if not found:
@@ -263,13 +267,15 @@ def open_workers(paths: ProjectPaths, device: str, settings: Settings, workers: 
 
 
 def confirmed(state: RunState, cards: OperatorFile) -> list[tuple[Variant, Node]]:
-    """What may be exported: confirmed kernels of operators that won (or were verified, where nothing can win)."""
-    found = []
+    """Confirmed kernels of operators that won (or were verified, where nothing can win)."""
+    return [(variant, node) for variant, node, status in _confirmed(state, cards) if status in ("won", "verified")]
+
+
+def _confirmed(state: RunState, cards: OperatorFile) -> Iterator[tuple[Variant, Node, str]]:
     for key, operator in state.operators.items():
         variant, node = cards.find(key), operator.tree.best
-        if variant is not None and operator.status in ("won", "verified") and node is not None and node.confirmed:
-            found.append((variant, node))
-    return found
+        if variant is not None and node is not None and node.confirmed and node.verdict is not None and node.verdict.verified:
+            yield variant, node, operator.status
 
 
 def winners(state: RunState, cards: OperatorFile) -> list[Winner]:
@@ -277,6 +283,13 @@ def winners(state: RunState, cards: OperatorFile) -> list[Winner]:
     from forge_tui.engine.package.export import Winner
 
     return [Winner(variant, node.kernel, node.verdict) for variant, node in confirmed(state, cards)]
+
+
+def contenders(state: RunState, cards: OperatorFile) -> list[Winner]:
+    """Confirmed kernels of all operators, wins over the better baseline or not: what `export --select eager` may take."""
+    from forge_tui.engine.package.export import Winner
+
+    return [Winner(variant, node.kernel, node.verdict) for variant, node, _ in _confirmed(state, cards)]
 
 
 def verified(state: RunState, cards: OperatorFile) -> list[Winner]:

@@ -47,4 +47,7 @@ def conclude(tree: Tree, problem: str = "") -> tuple[Status, str, Node | None]:
     low, high = timing.speedup_interval or (timing.speedup, timing.speedup)
     if low > 1.0:
         return "won", f"{timing.speedup:.2f}x over {timing.baseline} [{low:.2f}, {high:.2f}]", best
-    return "no_gain", f"the best is {timing.speedup:.2f}x {timing.baseline} [{low:.2f}, {high:.2f}], not surely faster", best
+    sentence = f"the best is {timing.speedup:.2f}x {timing.baseline} [{low:.2f}, {high:.2f}], not surely faster"
+    if timing.over_eager is not None and timing.over_eager[0] > 1.0 and timing.baseline != "eager":
+        sentence += "; over eager [{:.2f}, {:.2f}]".format(*timing.over_eager)
+    return "no_gain", sentence, best

@@ -75,10 +75,10 @@ class DeviceTimer:
         for item in sets:
             item.check()
         better = found.better()
-        speedup = found.speedups[better]
+        speedup, over_eager = found.speedups[better], found.speedups["eager"]
         return Timing("device", found.candidate_us.value, (found.candidate_us.low, found.candidate_us.high),
                       found.baselines_us[better].value, better,  # type: ignore[arg-type]
-                      speedup.value, (speedup.low, speedup.high), notes=(*notes, *found.notes))
+                      speedup.value, (speedup.low, speedup.high), (over_eager.low, over_eager.high), notes=(*notes, *found.notes))
 
     def _enqueue(self, prepared: PreparedProgram) -> Callable[[], None]:
         return lambda: self.target.enqueue(prepared)

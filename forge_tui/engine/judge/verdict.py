@@ -74,6 +74,8 @@ class Timing(Struct, frozen=True):
     speedup: float | None = None
     """Median of paired ratios; None where nothing was timed against eager."""
     speedup_interval: tuple[float, float] | None = None
+    over_eager: tuple[float, float] | None = None
+    """Interval of the speed-up over eager, whichever baseline is the better one."""
     notes: tuple[str, ...] = ()
     """What disturbed the measurement (throttling, foreign load), or what it lacks (`no torch.compile baseline:
     ...`)."""

@@ -1,4 +1,4 @@
-"""Which kernels go into a package: wins that are safe, all that are right, or those named."""
+"""Which kernels go into a package: wins that are safe, those that beat eager alone, all that are right, or those named."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ SAFE_MARGIN = 1.02
 def select(winners: list[Winner], choice: str) -> tuple[list[Winner], list[tuple[Winner, str]]]:
     """Kernels to export, and those left out with the reason.
 
-    choice: `safe`, `all`, or variant keys and operator patterns with commas between. On a machine without a GPU, where
+    choice: `safe`, `eager` (as safe, over eager alone), `all`, or variant keys and operator patterns with commas between. On a machine without a GPU, where
     nothing is timed against eager, every verified kernel is safe. Raises ProjectError where a name fits nothing.
     """
     if choice == "all":
         return winners, []
-    if choice == "safe":
-        reasons = [(winner, why_unsafe(winner.verdict.timing)) for winner in winners]
+    if choice in ("safe", "eager"):
+        why = why_unsafe if choice == "safe" else why_not_over_eager
+        reasons = [(winner, why(winner.verdict.timing)) for winner in winners]
         return [winner for winner, reason in reasons if not reason], [(winner, reason) for winner, reason in reasons if reason]
     names = [name.strip() for name in choice.split(",") if name.strip()]
     for name in names:
         if not any(_named(winner, name) for winner in winners):
             known = ", ".join(f"{winner.variant.key} {winner.variant.operator}" for winner in winners) or "none"
             raise ProjectError(f"no verified kernel is called {name!r}", where="--select",
-                               cure=f"write safe, all, or some of: {known}")
+                               cure=f"write safe, eager, all, or some of: {known}")
     chosen = [winner for winner in winners if any(_named(winner, name) for name in names)]
     return chosen, [(winner, "not among those named") for winner in winners if winner not in chosen]
 
@@ -44,7 +45,15 @@ def why_unsafe(timing: Timing | None) -> str:
     """Why a win is not one to rely on; empty where it is, or where nothing is timed against eager."""
     if timing is None or timing.kind == "modelled":
         return ""
-    if timing.speedup_interval is None:
+    return _too_near(timing.speedup_interval)
+
+
+def why_not_over_eager(timing: Timing | None) -> str:
+    """As `why_unsafe`, over eager: of use to models that run without torch.compile, whatever that would make of the call."""
+    return "" if timing is None or timing.kind == "modelled" else _too_near(timing.over_eager)
+
+
+def _too_near(interval: tuple[float, float] | None) -> str:
+    if interval is None:
         return "not timed against eager"
-    low = timing.speedup_interval[0]
-    return "" if low >= SAFE_MARGIN else f"its interval begins at {low:.3f}x, below {SAFE_MARGIN}x"
+    return "" if interval[0] >= SAFE_MARGIN else f"its interval begins at {interval[0]:.3f}x, below {SAFE_MARGIN}x"
