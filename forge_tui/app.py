@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import time
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from textual import work
+from textual import events, work
 from textual.app import App
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding
@@ -19,6 +21,7 @@ from textual.screen import Screen
 from textual.widget import AwaitMount
 from textual.worker import WorkerFailed
 
+from forge_tui.screens import letters, toasts
 from forge_tui.screens.dialogs import Choose
 from forge_tui.screens.launcher import Launcher
 from forge_tui.screens.palette import Palette
@@ -42,13 +45,17 @@ class ForgeApp(App[int]):
 
     TITLE = "forge-tui"
     ENABLE_COMMAND_PALETTE = False
-    CSS = "Toast { max-width: 72; } Screen { scrollbar-size-vertical: 1; }"
+    CSS = f"{toasts.CSS} Screen {{ scrollbar-size-vertical: 1; }}"
     BINDINGS = [
         Binding("question_mark", "help", "help", show=False, tooltip="help: the keys of this screen", id="app.help"),
         Binding("colon,ctrl+p", "palette", "actions", show=False, tooltip="all actions, by name", id="app.palette"),
         Binding("ctrl+t", "theme", "theme", show=False, tooltip="choose the colours", id="app.theme"),
-        Binding("ctrl+l", "redraw", "redraw", show=False, tooltip="paint the whole screen anew", id="app.redraw"),
-        Binding("ctrl+q", "quit", "quit", show=False, tooltip="leave; runs go on", id="app.quit"),
+        Binding("exclamation_mark", "messages", "messages", show=False, tooltip="all that was said here", id="app.messages"),
+        # these two also in dialogs, forms and jump mode, which otherwise keep all keys to themselves
+        Binding(
+            "ctrl+l", "redraw", "redraw", show=False, tooltip="paint the whole screen anew", priority=True, id="app.redraw"
+        ),
+        Binding("ctrl+q", "quit", "quit", show=False, tooltip="leave; runs go on", priority=True, id="app.quit"),
     ]
 
     def __init__(self, project: Path | None = None) -> None:
@@ -57,7 +64,11 @@ class ForgeApp(App[int]):
         self.animation_level = "none"
         self.remembered = load_remembered()
         self._project = project
+        self.said: deque[toasts.Said] = deque(maxlen=toasts.KEPT)
         self._config, self._problems = load_config(known_ids)
+        chosen = self._config.app.ascii
+        self.in_ascii = letters.wanted(os.environ) if chosen is None else chosen
+        """Signs are sent as ASCII letters."""
         self._choose_theme()
 
     def get_default_screen(self) -> Screen[None]:
@@ -120,8 +131,20 @@ class ForgeApp(App[int]):
         return super().pop_screen() if len(self._screen_stack) > 1 else AwaitComplete()
 
     def notify(self, message: str, *, markup: bool = False, **options: Any) -> None:
-        """Toasts name files and quote errors: a bracket in one is a bracket."""
-        super().notify(message, markup=False, **options)
+        """Toasts name files and quote errors: a bracket in one is a bracket. What is too long for one is in `!`."""
+        self.said.append(toasts.Said(time.time(), options.get("title", ""), message, options.get("severity", "information")))
+        super().notify(toasts.cut(message, self.size.width, self.size.height), markup=False, **options)
+
+    def _refresh_notifications(self) -> None:
+        if self._screen_stack:
+            toasts.settle(self)
+        super()._refresh_notifications()
+        self.call_later(toasts.place, self)
+
+    async def on_event(self, event: events.Event) -> None:
+        await super().on_event(event)
+        if isinstance(event, events.InputEvent) and self._notifications:  # the focus or a cursor may have moved under one
+            self.call_after_refresh(toasts.place, self)
 
     def panic(self, *renderables: object) -> None:
         """End without a word: `run_app` raises the error once the terminal is as it was."""
@@ -181,6 +204,10 @@ class ForgeApp(App[int]):
         self.on_resize()
         self.screen.refresh()
 
+    def action_messages(self) -> None:
+        self.clear_notifications()
+        self.push_screen(toasts.Messages(list(self.said)))
+
     def action_help(self) -> None:
         self.push_screen(Palette(self.screen, getattr(self.screen, "LEGEND", "")))
 
@@ -220,6 +247,7 @@ def binding_owners() -> list[type[DOMNode]]:
         exporting.Export,
         doctoring.Doctor,
         palette.Palette,
+        toasts.Messages,
         jump.Jump,
         table.Table,
         lines.LineView,

@@ -219,7 +219,7 @@ def doctor(options: Namespace) -> int:
     if options.json:
         print_json(diagnosis)
     else:
-        print_text(render(diagnosis))
+        print_text(render(diagnosis, columns(elsewhere=0)))
     return 0 if diagnosis.usable else MissingEnvironment.exit_code
 
 

@@ -71,11 +71,11 @@ def tell(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def columns() -> int:
-    """Of the terminal that stdout is; 100 elsewhere."""
+def columns(elsewhere: int = 100) -> int:
+    """Of the terminal that stdout is; `elsewhere` for a file or a pipe."""
     stream = _data or sys.stdout
     if stream is None or not stream.isatty():
-        return 100
+        return elsewhere
     try:
         return os.get_terminal_size(stream.fileno()).columns or 100
     except OSError:  # a terminal that does not tell

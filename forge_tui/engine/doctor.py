@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -29,6 +30,9 @@ Status = Literal[
 FREE_BYTES = 2 * 1024 ** 3
 """Below this a project is in danger: captures have a cap of 256 MiB by default, a CUDA image cache one of 512 MiB, and a
 package, a journal and the provider's texts need room too."""
+
+STATUS_WIDTH = 8
+"""Of the longest status and a gap."""
 
 KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
 """Providers that need one."""
@@ -65,15 +69,40 @@ def diagnose(folder: Path) -> Diagnosis:
     ))
 
 
-def render(diagnosis: Diagnosis) -> str:
-    """The report for people. The words carry the status, so that it reads without colours."""
-    width = max(len(finding.name) for finding in diagnosis.findings)
+def render(diagnosis: Diagnosis, width: int = 0) -> str:
+    """The report for people. The words carry the status, so that it reads without colours.
+
+    width: columns of the terminal, where lines are broken between words and go on below where they began; a path or a
+    command that is longer than that is left whole, so that it can be copied. 0: one line for each thing.
+    """
+    names = max(len(finding.name) for finding in diagnosis.findings) + 2
+    indent, below = layout(STATUS_WIDTH + names, width or sys.maxsize)
     lines = [f"forge-tui {diagnosis.version}"]
     for finding in diagnosis.findings:
-        lines.append(f"{finding.status:<8}{finding.name:<{width}}  {finding.found}")
+        head = f"{finding.status:<{STATUS_WIDTH}}{finding.name:<{names}}"
+        said = _broken(finding.found, width, indent)
+        lines += [head.rstrip(), *said] if below else [(head + said[0][indent:]).rstrip(), *said[1:]]
         if finding.fix:
-            lines.append(f"{'':<{8 + width}}  fix: {finding.fix}")
+            lines += _broken(f"fix: {finding.fix}", width, indent)
     return "\n".join(lines)
+
+
+def layout(head: int, width: int) -> tuple[int, bool]:
+    """Where the words of a finding begin (column), whose status and name take `head` cells; and whether that is below them:
+    beside them there would be less than half of the line."""
+    return (4, True) if head > width // 2 else (head, False)
+
+
+def _broken(text: str, width: int, indent: int) -> list[str]:
+    """Lines of at most `width` columns, all `indent` in, but where a longer word needs the room; 0: one."""
+    margin = " " * indent
+    if not width:
+        return [margin + text]
+    first, *rest = textwrap.wrap(text, width, initial_indent=margin, subsequent_indent=margin, break_long_words=False,
+                                 break_on_hyphens=False) or [margin]
+    if len(first) > width:  # it stands behind the finding's name
+        first, rest = margin, [first, *rest]
+    return [first, *(line if len(line) <= width else line.strip().rjust(min(width, len(line))) for line in rest)]
 
 
 def _device() -> list[Finding]:

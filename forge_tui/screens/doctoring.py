@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.widgets import Static
 
-from forge_tui.engine.doctor import Diagnosis
+from forge_tui.engine.doctor import Diagnosis, layout
 from forge_tui.errors import MissingEnvironment
 from forge_tui.screens.base import FindLine, ForgeScreen
 from forge_tui.screens.processes import forge_command
@@ -67,6 +67,8 @@ class Doctor(ForgeScreen):
         Binding("escape,q", "app.pop_screen", "back", id="doctor.back"),
     ]
     DEFAULT_CSS = "Doctor LineView { padding: 0 1; }"
+    _found: Diagnosis | None = None
+    """What is shown."""
 
     def compose(self) -> ComposeResult:
         yield Static("forge-tui › doctor", id="title", markup=False)
@@ -84,7 +86,12 @@ class Doctor(ForgeScreen):
 
     def _show(self, found: Diagnosis) -> None:
         view = self.query_one("#findings", LineView)
+        self._found = found
         view.show(diagnosis_lines(found, max(40, view.size.width)), top=0)
+
+    def on_resize(self) -> None:
+        if self._found is not None:
+            self.call_after_refresh(self._show, self._found)
 
     @work(exclusive=True)
     async def action_again(self) -> None:
@@ -105,18 +112,24 @@ class Doctor(ForgeScreen):
 
 
 def diagnosis_lines(found: Diagnosis, width: int) -> list[Line]:
-    """What is missing first."""
+    """What is missing first. Nothing is cut off: words that are longer than a line go on in the next."""
     signs = {
         "ok": ("✓ ok", "forge-verified"),
         "note": ("· note", "forge-muted"),
         "missing": ("✗ missing", "forge-failed"),
     }
     order = {"missing": 0, "note": 1, "ok": 2}
+    findings = [finding for finding in found.findings if finding.name != OWN_TERMINAL]
     lines: list[Line] = [((f"forge-tui {found.version}", "bold"),), ()]
-    for finding in sorted(found.findings, key=lambda finding: order[finding.status]):
-        if finding.name == OWN_TERMINAL:
-            continue
+    names = max((len(finding.name) for finding in findings), default=0) + 2
+    indent, below = layout(11 + names, width)
+    for finding in sorted(findings, key=lambda finding: order[finding.status]):
         word, token = signs[finding.status]
-        lines.append(((f"{word:<10}", token), (f"{finding.name:<16}", "bold"), (finding.found, "")))
-        lines += wrapped(f"fix: {finding.fix}", width - 28, "forge-muted", indent=" " * 26) if finding.fix else []
+        head: Line = ((f"{word:<11}", token), (f"{finding.name:<{names}}", "bold"))
+        said = wrapped(finding.found, width, indent=" " * indent)
+        if below:
+            lines += [head, *said]
+        else:
+            lines += [(*head, (said[0][0][0][indent:], "")), *said[1:]]
+        lines += wrapped(f"fix: {finding.fix}", width, "forge-muted", indent=" " * indent) if finding.fix else []
     return lines

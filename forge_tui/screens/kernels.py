@@ -18,7 +18,7 @@ from forge_tui.screens.candidatetexts import AGAINST, CandidateTexts
 from forge_tui.screens.dialogs import Ask
 from forge_tui.screens.editing import WORDS, Moves, edit_text, hand_over
 from forge_tui.screens.jump import Target
-from forge_tui.screens.searchtree import COLUMNS, FOLD, SPEEDUP, TreeRows
+from forge_tui.screens.searchtree import COLUMNS, FOLD, SPEEDUP, TIME, TreeRows
 from forge_tui.screens.watch import ProjectWatch
 from forge_tui.screens.widgets.keybar import KeyBar
 from forge_tui.screens.widgets.lines import LineView, plain, wrapped
@@ -169,7 +169,7 @@ class KernelBench(ForgeScreen):
         )
         table = self.query_one("#tree", Table)
         modelled = self.project.cards is not None and self.project.cards.time_kind == "cpu"
-        table.hidden = frozenset({SPEEDUP}) if modelled else frozenset()
+        table.hidden, table.kept = (frozenset({SPEEDUP}), frozenset({TIME})) if modelled else (frozenset(), frozenset())
         self.show_matches(table, self._rows.keys(self._wanted), self._wanted, EMPTY)
         self._fit_tree()
         self._describe(force)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from forge_tui.engine.cards import OperatorFile, Variant
+from forge_tui.engine.cards import Variant
 from forge_tui.engine.events import KernelUse
 from forge_tui.engine.state import OperatorState
 from forge_tui.screens.watch import ProjectWatch
@@ -14,23 +14,26 @@ from forge_tui.screens.widgets.table import Cell, Column, Row
 from forge_tui.screens.words import TOKENS, bar, microseconds, short, speedup, state
 
 COLUMNS = (
-    Column("operator", 0, most=56),
-    Column("calls", 5, "right", drop=7),
+    Column("operator", 0, most=56, least=28),
+    Column("calls", 5, "right", drop=9),
     Column("share", 10, drop=2),
-    Column("eager", 12, "right", drop=5),
-    Column("floor", 9, "right", drop=8),
-    Column("saves", 9, "right", drop=9),
-    Column("best", 9, "right"),
+    Column("eager", 12, "right", drop=7),
+    Column("floor", 9, "right", drop=10),
+    Column("saves", 9, "right", drop=4),
+    Column("best", 9, "right", drop=3),
     Column("speed-up", 8, "right", drop=1),
-    Column("interval", 12, drop=6),
-    Column("ceiling", 7, "right", drop=10),
-    Column("tried", 5, "right", drop=4),
-    Column("cost", 7, "right", drop=11),
-    Column("in model", 10, drop=3),
+    Column("interval", 12, drop=8),
+    Column("ceiling", 7, "right", drop=11),
+    Column("tried", 5, "right", drop=6),
+    Column("cost", 7, "right", drop=12),
+    Column("in model", 10, drop=5),
     Column("status", 13),
 )
-SAVES, SPEEDUP, INTERVAL, COST = 5, 7, 8, 11
+"""What goes first where room is short is in docs/screens.md; name, status and the column sorted by stay."""
+OPERATOR, SHARE, SAVES, BEST, SPEEDUP, INTERVAL, CEILING, TRIED, COST, IN_MODEL, STATUS = 0, 2, 5, 6, 7, 8, 9, 10, 11, 12, 13
 """Columns."""
+WORDS = frozenset({OPERATOR, IN_MODEL, STATUS})
+"""Columns of words: sorted from A, where those of numbers are from the largest down."""
 GROUP = "op:"
 """Begins the key of an operator's row; the operator follows."""
 
@@ -67,21 +70,21 @@ class Entry:
         return self.operator.status if self.operator else "pending"
 
 
-SORT_KEYS: tuple[Callable[[Entry, OperatorFile], float | str], ...] = (
-    lambda entry, cards: short(entry.variant.operator),
-    lambda entry, cards: -entry.variant.calls,
-    lambda entry, cards: -entry.variant.calls * entry.variant.time_us,
-    lambda entry, cards: -entry.variant.time_us,
-    lambda entry, cards: -entry.variant.floor_us,
-    lambda entry, cards: -entry.variant.recoverable_us,
-    lambda entry, cards: -(entry.best_us or 0.0),
-    lambda entry, cards: -(entry.gain[0] or 0.0),
-    lambda entry, cards: -((entry.gain[1] or (0.0, 0.0))[0]),
-    lambda entry, cards: -(entry.variant.floor_us / entry.best_us if entry.best_us else 0.0),
-    lambda entry, cards: -(entry.operator.tried if entry.operator else 0),
-    lambda entry, cards: -(entry.operator.cost_usd if entry.operator else 0.0),
-    lambda entry, cards: 0.0,
-    lambda entry, cards: entry.status,
+SORT_KEYS: tuple[Callable[[Entry, ProjectWatch], float | str], ...] = (
+    lambda entry, watch: short(entry.variant.operator),
+    lambda entry, watch: -entry.variant.calls,
+    lambda entry, watch: -entry.variant.calls * entry.variant.time_us,
+    lambda entry, watch: -entry.variant.time_us,
+    lambda entry, watch: -entry.variant.floor_us,
+    lambda entry, watch: -entry.variant.recoverable_us,
+    lambda entry, watch: -(entry.best_us or 0.0),
+    lambda entry, watch: -(entry.gain[0] or 0.0),
+    lambda entry, watch: -((entry.gain[1] or (0.0, 0.0))[0]),
+    lambda entry, watch: -(entry.variant.floor_us / entry.best_us if entry.best_us else 0.0),
+    lambda entry, watch: -(entry.operator.tried if entry.operator else 0),
+    lambda entry, watch: -(entry.operator.cost_usd if entry.operator else 0.0),
+    lambda entry, watch: in_model(watch, entry)[0].lstrip("✓✗ "),
+    lambda entry, watch: entry.status,
 )
 """By column; numbers from the largest down."""
 
@@ -94,7 +97,7 @@ class OperatorRows:
         self.open: set[str] = set()
         """Operators whose variants are shown."""
         self.sort: tuple[int, bool] | None = None
-        """Column and whether upside down; None: as the cards have it, most recoverable first."""
+        """Column and whether upside down; None: as the cards have it, by `ranked_by`."""
         self._entries: dict[str, Entry] = {}
         self._groups: dict[str, list[Entry]] = {}
         self._guides: dict[str, str] = {}
@@ -111,7 +114,7 @@ class OperatorRows:
         entries = [entry for entry in self._entries.values() if self._fits(entry, wanted.lower())]
         if self.sort is not None:
             column, backwards = self.sort
-            entries.sort(key=lambda entry: SORT_KEYS[column](entry, cards), reverse=backwards)
+            entries.sort(key=lambda entry: SORT_KEYS[column](entry, self.watch), reverse=backwards)
         self._groups, self._guides = {}, {}
         for entry in entries:
             self._groups.setdefault(entry.variant.operator, []).append(entry)
@@ -122,8 +125,25 @@ class OperatorRows:
         """Whether times of the original are of this machine's CPU, and those of kernels modelled: never compared."""
         return self.watch.cards is not None and self.watch.cards.time_kind == "cpu"
 
+    @property
+    def ranked_by(self) -> int:
+        """The column by which the cards rank operators: what a kernel could save, or the share where that is not known."""
+        return SHARE if self.modelled else SAVES
+
+    @property
+    def sorting(self) -> tuple[int, bool]:
+        """Column and whether its largest are on top, also where the order is the cards' own."""
+        column, backwards = self.sort or (self.ranked_by, False)
+        return column, backwards == (column in WORDS)
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """Columns that stay at every width beside the one sorted by: where nothing is timed, the kernel's time is the figure."""
+        return frozenset({BEST}) if SPEEDUP in self.silent() else frozenset()
+
     def silent(self) -> frozenset[int]:
-        """Columns that have nothing to say: speed-up where nothing is timed against eager, cost where all was free."""
+        """Columns that have nothing to say: speed-up where nothing is timed against eager, cost where all was free, what
+        comes of kernels where there are none. Not the one that somebody sorts by."""
         state = self.watch.state
         found = set()
         if all(entry.gain[0] is None for entry in self._entries.values()):
@@ -132,7 +152,11 @@ class OperatorRows:
             found.add(COST)
         if self.modelled:
             found |= {SAVES}
-        return frozenset(found)
+        if all(entry.best_us is None for entry in self._entries.values()):
+            found |= {BEST, CEILING}
+            if not any(entry.operator and entry.operator.tried for entry in self._entries.values()):
+                found |= {TRIED, IN_MODEL}
+        return frozenset(found - {self.sort[0]} if self.sort else found)
 
     def share_of(self, *statuses: str) -> list[float]:
         """Shares of the offered variants that are in one of these states."""

@@ -27,6 +27,8 @@ DESCRIBE_S = 0.05
 LOG_LINES = 60
 WORTH_MORE = 0.1
 """Share of the time without a kernel from which another writer is proposed."""
+WIDE = 120
+"""Columns of the terminal from which the card has its full width."""
 CARD_S = 1.0
 """The card under a cursor that rests follows the run so often: it is most of what changes on the screen."""
 
@@ -37,10 +39,11 @@ class OperatorBench(RunActions):
     NAME = "operators"
     SIDE = "#card"
     LOWER = "#below"
-    NARROW, LOW = 100, 24
+    NARROW, LOW = 110, 24
+    """Beside a card the table of a narrower terminal would lose what its rows are ranked by, or their speed-up."""
     LEGEND: ClassVar[str] = (
         "✓ won or verified   = no gain   ✗ failed   · not tried   ▶ in flight   – not offered\n"
-        "▸ ▾ an operator with several variants (space)   ● marked"
+        "▸ ▾ several variants (space)   ● marked   ▼ ▲ sorted by it (o, O)"
     )
     BINDINGS = [
         Binding("f", "forge", "forge", tooltip="forge the marked operators, or this one", id="operators.forge"),
@@ -91,7 +94,8 @@ class OperatorBench(RunActions):
         Binding("escape,q", "app.pop_screen", "back", id="operators.back"),
     ]
     DEFAULT_CSS = """
-    OperatorBench #card { width: 42; padding: 0 1; border-left: solid $panel; }
+    OperatorBench #card { width: 34; padding: 0 1; border-left: solid $panel; }
+    OperatorBench.wide #card { width: 42; }
     OperatorBench #below { height: 8; border-top: solid $panel; }
     OperatorBench #now { width: 40; padding: 0 1; color: $forge-running; }
     OperatorBench #log { padding: 0 1; height: 7; }
@@ -131,6 +135,7 @@ class OperatorBench(RunActions):
         self.query_one("#operators").focus()
 
     def on_resize(self) -> None:
+        self.set_class(self.size.width >= WIDE, "wide")
         self.fit()
         self._show()
         self.call_after_refresh(self._describe)
@@ -145,12 +150,19 @@ class OperatorBench(RunActions):
         self.update("#title", self._headline())
         table = self.query_one("#operators", Table)
         keys = self._rows.keys(self._wanted)
-        table.hidden = self._rows.silent()
+        self._fit_columns(table)
         self.show_matches(table, keys, self._wanted, self._empty())
         now = self._now()
         self.update("#now", now.replace("\n", "   ") if self.has_class("narrow") else now)
         self.query_one("#log", LineView).show(_log(list(self.project.log)[-LOG_LINES:]))
         self._card_stale = True
+
+    def _fit_columns(self, table: Table) -> None:
+        """Which columns have something to say, which of them stays whatever the width, and the sorted one's mark."""
+        columns = (self._rows.silent(), self._rows.kept, self._rows.sorting)
+        if columns != (table.hidden, table.kept, table.sorting):
+            table.hidden, table.kept, table.sorting = columns
+            table.refresh()
 
     def _empty(self) -> str:
         """Where there are no operators: the next key, or what goes on."""
@@ -281,22 +293,26 @@ class OperatorBench(RunActions):
         self.app.push_screen(Results(self.project))
 
     def action_sort(self) -> None:
-        names = ["as captured: most recoverable first", *(column.title for column in COLUMNS)]
+        titles = [column.title for index, column in enumerate(COLUMNS) if index not in self._rows.silent()]
+        ranked = COLUMNS[self._rows.ranked_by].title
+        as_captured = f"as captured: by {ranked}, what is not offered at the end"
+        now = COLUMNS[self._rows.sort[0]].title if self._rows.sort else as_captured
 
         def chosen(name: str | None) -> None:
             if name:
-                index = names.index(name) - 1
-                self._sort((index, False) if index >= 0 else None)
+                indices = {column.title: index for index, column in enumerate(COLUMNS)}
+                self._sort((indices[name], False) if name in indices else None)
 
-        self.app.push_screen(Choose("sort by", names), chosen)
+        self.app.push_screen(Choose("sort by", [as_captured, *titles], now), chosen)
 
     def action_reverse(self) -> None:
-        column, backwards = self._rows.sort or (5, False)
+        column, backwards = self._rows.sort or (self._rows.ranked_by, False)
         self._sort((column, not backwards))
 
     def _sort(self, sort: tuple[int, bool] | None) -> None:
         table = self.query_one("#operators", Table)
-        self._rows.sort = table.sorting = sort
+        self._rows.sort = sort
+        self._fit_columns(table)
         table.show(self._rows.keys(self._wanted))
         table.refresh()
 
@@ -308,7 +324,7 @@ class OperatorBench(RunActions):
             super().action_resize(direction)
 
     def action_card(self) -> None:
-        self.toggle_class("carded" if self.size.width < 100 else "uncarded")
+        self.toggle_class("carded" if self.has_class("narrow") else "uncarded")
         self.query_one("#card", LineView).can_focus = self.has_class("carded")
         (self.query_one("#card") if self.has_class("carded") else self.query_one("#operators")).focus()
         self.call_after_refresh(self._describe)

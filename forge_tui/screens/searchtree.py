@@ -13,13 +13,14 @@ from forge_tui.screens.words import TOKENS, microseconds, speedup, state
 COLUMNS = (
     Column("candidate", 0),
     Column("outcome", 11),
-    Column("speed-up", 8, "right", drop=2),
-    Column("time", 9, "right"),
-    Column("visits", 6, "right", drop=1),
+    Column("speed-up", 8, "right"),
+    Column("time", 9, "right", drop=1),
+    Column("visits", 6, "right", drop=2),
     Column("strategy", 14, drop=3),
 )
-SPEEDUP = 2
-"""Column."""
+"""Where room is short the figure that candidates are compared by stays: the speed-up, or the time where there is none."""
+SPEEDUP, TIME = 2, 3
+"""Columns."""
 FOLD = "fold:"
 """Begins the key of a row that stands for folded failures; the parent's id follows."""
 DEEPEST = 6

@@ -20,6 +20,8 @@ class AppConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Empty: the one chosen last, else forge-dark."""
     mouse: bool = False
     """Clicks and wheel; motion is never reported."""
+    ascii: bool | None = None
+    """Signs as ASCII letters. None: where the terminal or its locale has no Unicode."""
 
 
 class UserConfig(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from textual.drivers import linux_driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
+from forge_tui.screens.letters import plain
 from forge_tui.screens.shadow import Shadow
 
 TERMINAL_CHECK_S = 1.0
@@ -39,6 +40,8 @@ class Driver(LinuxDriver):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.shadow = Shadow()
+        self.ascii: bool = getattr(self._app, "in_ascii", False)
+        """Whether the terminal gets ASCII letters for signs."""
 
     def start_application_mode(self) -> None:
         self.shadow.forget()  # also after an editor had the terminal
@@ -57,7 +60,7 @@ class Driver(LinuxDriver):
     def write(self, data: str) -> None:
         less = self.shadow.reduced(data)
         if less:
-            super().write(less)
+            super().write(plain(less) if self.ascii else less)
 
     def _enable_mouse_support(self) -> None:
         if self._mouse:

@@ -13,6 +13,7 @@ from forge_tui.screens.widgets.paint import style_of
 
 NAMES = {
     "question_mark": "?",
+    "exclamation_mark": "!",
     "slash": "/",
     "colon": ":",
     "less_than_sign": "<",

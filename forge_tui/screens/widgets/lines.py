@@ -157,12 +157,15 @@ def plain(text: str, token: str = "") -> list[Line]:
 
 
 def wrapped(text: str, width: int, token: str = "", indent: str = "") -> list[Line]:
-    """Prose broken at spaces; line breaks are kept."""
+    """Prose broken at spaces, so that names and commands stay whole where they fit; line breaks are kept. width: of the
+    lines with their indent."""
     import textwrap
 
     found: list[Line] = []
     for line in text.splitlines() or [""]:
-        pieces = textwrap.wrap(line, max(10, width), initial_indent=indent, subsequent_indent=indent) or [""]
+        pieces = textwrap.wrap(
+            line, max(10, width), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        ) or [""]
         found += [((piece, token),) for piece in pieces]
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rich.cells import cell_len, set_cell_size
@@ -22,9 +22,13 @@ GAP = 1
 """Blank cells between columns; one more where the end of one text meets the beginning of another."""
 FLEXIBLE = 24
 """The flexible column keeps at least so many cells as long as another column can be dropped."""
+ROOMY = 72
+"""Cells of a table that has room for what a flexible column wants at least."""
 WIDE_PART = 5
 """And in a wide table this part of it."""
 WHEEL_ROWS = 3
+DOWNWARDS, UPWARDS = "▼", "▲"
+"""Behind the title of the column that the rows are sorted by: from the largest down, or from the smallest up."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Column:
     drop: int = 0
     most: int = 0
     """0: no limit. On a wide terminal figures stay near the name that they are of."""
+    least: int = 0
+    """Of a flexible one, more than FLEXIBLE: in a roomy table others are hidden before it has less."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +65,8 @@ class Row:
 class Table(Widget, can_focus=True):
     """Rows under a fixed header, with a cursor and marks. `show` takes keys; `row_of` makes the rows that are seen.
 
-    A plain widget with its own scroll offset: a scroll bar would cost a slow link more than the rows do. The header's
-    right end says where the cursor is. The cursor that leaves the window moves it by half a page, so that a held key
+    A plain widget with its own scroll offset: a scroll bar would cost a slow link more than the rows do. The header
+    says where the cursor is. The cursor that leaves the window moves it by half a page, so that a held key
     repaints the whole window seldom.
     """
 
@@ -108,9 +114,11 @@ class Table(Widget, can_focus=True):
         self.top = 0
         self.marked: set[str] = set()
         self.sorting: tuple[int, bool] | None = None
-        """Column and whether descending: shown in the header."""
+        """Column and whether descending: marked in the header, and never hidden for want of room."""
         self.hidden: frozenset[int] = frozenset()
         """Columns that have nothing to say now."""
+        self.kept: frozenset[int] = frozenset()
+        """Columns that are not hidden for want of room now, whatever their `drop`."""
         self._painted: dict[int, Row | None] = {}
         """By line of the window: what is on the screen."""
         self._drawn = False
@@ -237,20 +245,25 @@ class Table(Widget, can_focus=True):
     def _header(self, width: int, style: Style) -> Strip:
         cells = []
         for index, column in enumerate(self.columns):
-            arrow = ("▼" if self.sorting[1] else "▲") if self.sorting and self.sorting[0] == index else ""
-            cells.append(Cell(column.title + arrow, "forge-muted bold"))
-        strip = self._strip(cells, width, style, " ")
-        if len(self.keys) > self.room:
-            place = f" {self.cursor + 1}/{len(self.keys)}"
-            strip = Strip(
-                [*strip.crop(0, width - len(place)), Segment(place, style + style_of(self.app, "forge-muted"))]
-            )
-        return strip
+            sorted_by = self.sorting is not None and self.sorting[0] == index
+            mark = (DOWNWARDS if self.sorting[1] else UPWARDS) if self.sorting and sorted_by else ""
+            title = column.title + mark
+            if not column.width:
+                title = self._with_place(title, self._widths(width - 1)[index])
+            cells.append(Cell(title, "primary bold" if sorted_by else "forge-muted bold"))
+        return self._strip(cells, width, style, " ")
+
+    def _with_place(self, title: str, size: int) -> str:
+        """A title of so many cells, and at its end where the cursor is among more rows than fit: no other title is covered."""
+        if len(self.keys) <= self.room:
+            return title
+        place = f" {self.cursor + 1}/{len(self.keys)}"
+        return fit(title, max(0, size - len(place)), "left") + place
 
     def _strip(self, cells: Sequence[Cell], width: int, style: Style, edge: str) -> Strip:
         segments = [Segment(edge, style + style_of(self.app, "primary"))]
         before = "left"
-        for column, size, cell in zip(self.columns, widths(self.columns, width - 1, self.hidden), cells, strict=True):
+        for column, size, cell in zip(self.columns, self._widths(width - 1), cells, strict=True):
             if size:
                 text = fit(cell.text, size, column.align) + " " * GAP
                 if (before, column.align) == ("right", "left"):
@@ -258,6 +271,18 @@ class Table(Widget, can_focus=True):
                 segments.append(Segment(text, style + style_of(self.app, cell.token)))
                 before = column.align
         return Strip(segments).adjust_cell_length(width, style).simplify()
+
+    def _widths(self, width: int) -> list[int]:
+        """Cells of each column: the one that is sorted by has room for its mark, and is kept."""
+        columns, kept = self.columns, self.kept
+        if self.sorting is not None:
+            index = self.sorting[0]
+            column = columns[index]
+            kept |= {index}
+            if column.width:
+                marked = replace(column, width=max(column.width, cell_len(column.title) + 1))
+                columns = (*columns[:index], marked, *columns[index + 1 :])
+        return widths(columns, width, self.hidden, kept)
 
 
 def fit(text: str, width: int, align: str) -> str:
@@ -268,13 +293,17 @@ def fit(text: str, width: int, align: str) -> str:
     return pad + text if align == "right" else text + pad
 
 
-def widths(columns: tuple[Column, ...], width: int, hidden: frozenset[int] = frozenset()) -> list[int]:
-    """Cells of each column; 0 hides it."""
+def widths(
+    columns: tuple[Column, ...], width: int, hidden: frozenset[int] = frozenset(), kept: frozenset[int] = frozenset()
+) -> list[int]:
+    """Cells of each column; 0 hides it. kept: those that want of room does not hide."""
     shown = set(range(len(columns))) - hidden
+    wanted = [column.least for column in columns] if width >= ROOMY else []
+    least = max(FLEXIBLE, width // WIDE_PART, *wanted)
     while True:
         fixed = sum(columns[index].width + GAP for index in shown) + _meetings([columns[index] for index in sorted(shown)])
-        droppable = [index for index in shown if columns[index].drop]
-        if width - fixed >= max(FLEXIBLE, width // WIDE_PART) or not droppable:
+        droppable = [index for index in shown if columns[index].drop and index not in kept]
+        if width - fixed >= least or not droppable:
             break
         shown.remove(max(droppable, key=lambda index: columns[index].drop))
     left = max(1, width - fixed)
