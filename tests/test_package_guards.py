@@ -16,7 +16,7 @@ from packagekit import DoublingBackend, Model, aligned, write_package
 
 from forge_tui.engine.cards import CallForm
 from forge_tui.engine.package import runtime
-from forge_tui.engine.package.runtime import router
+from forge_tui.engine.package.runtime import matched
 from forge_tui.engine.package.runtime.driver import CudaBackend
 from forge_tui.specs import Items, TensorSpec
 
@@ -24,9 +24,9 @@ from forge_tui.specs import Items, TensorSpec
 @pytest.fixture(params=["fast", "plain"])
 def package(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runtime.Package:
     if request.param == "plain":
-        monkeypatch.setattr(router, "TensorGuards", None)
+        monkeypatch.setattr(matched, "TensorGuards", None)
     else:
-        assert router.TensorGuards is not None, "this torch has no fast guards: the cost of a call is another"
+        assert matched.TensorGuards is not None, "this torch has no fast guards: the cost of a call is another"
     return runtime.Package(write_package(tmp_path / "p"), DoublingBackend())
 
 

@@ -119,15 +119,13 @@ def state_of(module: torch.nn.Module, names: list[str], known: frozenset[str]) -
         return None
     values = []
     for name in names:
-        value = parameters.get(name, _MISSING)
+        value = own.get(name, _MISSING)
         if value is _MISSING:
-            value = own.get(name, _MISSING)
+            value = parameters[name] if name in parameters else buffers.get(name, _MISSING)
             if value is _MISSING:
-                if name not in buffers:
-                    return None
-                value = buffers[name]
-            elif type(value) not in PLAIN:
-                value = described(value)
+                return None
+        elif type(value) not in PLAIN and not isinstance(value, torch.Tensor):
+            value = described(value)
         values.append(value)
     return values
 

@@ -57,7 +57,7 @@ class CudaBackend:
                 scratch.append((getattr(torch, item["dtype"]), tuple(item["shape"]), item.get("fill")))
             launches = [_Launch(self, module, record, slots) for record in entry.program["launches"]
                         if 0 not in record["grid"]]
-        return _on_device(device, scratch, launches)
+        return _on_device(self, device, scratch, launches, len(slots))
 
     def check(self, function: str, *arguments: Any) -> None:
         """Call the driver. Raises PackageError with the driver's own words."""
@@ -88,28 +88,42 @@ def _image_for(images: dict[str, str], capability: int) -> str:
     return max(ptx, key=lambda key: int(key[4:]))
 
 
-def _on_device(device: torch.device, scratch: list[Any], launches: list[_Launch]) -> Launcher:
-    """What runs an entry's launches. The current device is changed only where it is another one."""
-    index = device.index
-    stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (  # private to torch, and eight times as fast
-        lambda index: torch.cuda.current_stream(index).cuda_stream)
-    current: Callable[[], int] = torch.cuda.current_device
+def _on_device(backend: CudaBackend, device: torch.device, scratch: list[Any], launches: list[_Launch], slots: int) -> Launcher:
+    """What runs an entry's launches. Its `at` does the same from addresses, where the device is the current one, which `current` tells."""
+    index, pack, submit = device.index, struct.Struct(f"={slots}Q").pack_into, backend.driver().cuLaunchKernelEx
+    # private to torch, and several times as fast as the public ones
+    stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (lambda index: torch.cuda.current_stream(index).cuda_stream)
+    current: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+    free: list[_Block] = []
+    """Blocks no thread is launching with: taking and giving back are atomic, so threads need no lock."""
 
-    def launch_all(tensors: Tensors) -> None:
+    def at(*addresses: int) -> None:
         if scratch:
-            tensors = (*tensors, *[_filled(torch.empty(shape, dtype=dtype, device=device), fill)
-                                   for dtype, shape, fill in scratch])
+            held = [_filled(torch.empty(shape, dtype=dtype, device=device), fill) for dtype, shape, fill in scratch]
+            addresses = (*addresses, *[buffer.data_ptr() for buffer in held])
         stream = stream_of(index)
-        for launch in launches:
-            launch(tensors, stream)
+        try:
+            block = free.pop()
+        except IndexError:
+            block = _Block(launches, slots)
+        if block.stream != stream:
+            block.use(stream)
+        pack(block.words, 0, *addresses)
+        for config, function, parameters in block.calls:
+            status = submit(config, function, parameters, None)
+            if status:
+                backend.check("cuLaunchKernelEx", config, function, parameters, None)  # once more: in the driver's own words
+        free.append(block)  # the driver has copied the arguments
 
     def run(tensors: Tensors) -> None:
+        addresses = [tensor.data_ptr() for tensor in tensors]
         if current() == index:
-            launch_all(tensors)
+            at(*addresses)
         else:
             with torch.cuda.device(index):
-                launch_all(tensors)
+                at(*addresses)
 
+    run.at, run.current = at, current  # type: ignore[attr-defined]
     return run
 
 
@@ -120,35 +134,51 @@ def _filled(buffer: torch.Tensor, fill: int | None) -> torch.Tensor:
 
 
 class _Block:
-    """Argument memory of one launch, laid out once: eight bytes an argument, and what points there."""
+    """Memory of one call of an entry, laid out once: an address a slot, then what else kernels are given, eight bytes each."""
 
-    def __init__(self, words: bytes, record: dict[str, Any], attributes: Any) -> None:
-        count = len(words) // 8
-        self.words = (ctypes.c_uint64 * max(count, 1)).from_buffer_copy(words.ljust(8, b"\0"))
-        base = ctypes.addressof(self.words)
-        self.pointers = (ctypes.c_void_p * max(count, 1))(*(base + 8 * at for at in range(count)))
-        self.config = _Config((ctypes.c_uint * 3)(*record["grid"]), (ctypes.c_uint * 3)(*record["block"]),
-                              record["shared"], None, attributes, len(attributes))
-        self.config_pointer = ctypes.c_void_p(ctypes.addressof(self.config))
+    def __init__(self, launches: list[_Launch], slots: int) -> None:
+        constants = b"".join(launch.constants for launch in launches)
+        self.words = (ctypes.c_uint64 * (slots + len(constants) // 8)).from_buffer_copy(bytes(8 * slots) + constants)
+        self.stream: int | None = None
+        self.calls: list[tuple[Any, Any, Any]] = []
+        """By launch the driver's arguments, as ctypes passes them on without looking at them."""
+        self._configs = []
+        base, constant = ctypes.addressof(self.words), slots
+        for launch in launches:
+            places = []
+            for slot in launch.places:
+                places.append(base + 8 * (constant if slot is None else slot))
+                constant += slot is None
+            parameters = (ctypes.c_void_p * max(len(places), 1))(*places)
+            config = launch.config()
+            self._configs.append(config)
+            self.calls.append((ctypes.byref(config), ctypes.c_void_p.from_param(launch.function.value), ctypes.byref(parameters)))
+
+    def use(self, stream: int) -> None:
+        for config in self._configs:
+            config.stream = stream
+        self.stream = stream
 
 
 class _Launch:
-    """One kernel launch; a call only fills in the pointers and the stream."""
+    """One kernel launch of an entry."""
 
     def __init__(self, backend: CudaBackend, module: ctypes.c_void_p, record: dict[str, Any], slots: dict[str, int]) -> None:
         self._backend = backend
-        self._function = ctypes.c_void_p()
-        backend.check("cuModuleGetFunction", ctypes.byref(self._function), module, record["kernel"].encode())
+        self.function = ctypes.c_void_p()
+        backend.check("cuModuleGetFunction", ctypes.byref(self.function), module, record["kernel"].encode())
         if record["shared"] > 48 * 1024:
-            backend.check("cuFuncSetAttribute", self._function, _MAX_DYNAMIC_SHARED, record["shared"])
-        self._attributes = self._attribute_array(record)
+            backend.check("cuFuncSetAttribute", self.function, _MAX_DYNAMIC_SHARED, record["shared"])
         self._record = record
-        self._pointers = [(at, slots[argument["name"]]) for at, argument in enumerate(record["arguments"])
-                          if argument["kind"] == "pointer" and argument["name"] in slots]
-        self._words = b"".join(_word(argument) for argument in record["arguments"])
-        self._launch = backend.driver().cuLaunchKernelEx
-        self._free: list[_Block] = []
-        """Blocks no thread is launching with: taking and giving back are atomic, so threads need no lock."""
+        self._attributes = self._attribute_array(record)
+        self.places = [slots.get(argument["name"]) if argument["kind"] == "pointer" else None for argument in record["arguments"]]
+        """By argument the slot whose address it is; None for what is the same in every call."""
+        self.constants = b"".join(_word(argument) for argument, slot in zip(record["arguments"], self.places, strict=True) if slot is None)
+
+    def config(self) -> _Config:
+        record = self._record
+        return _Config((ctypes.c_uint * 3)(*record["grid"]), (ctypes.c_uint * 3)(*record["block"]), record["shared"], None,
+                       self._attributes, len(self._attributes))
 
     def _attribute_array(self, record: dict[str, Any]) -> Any:
         found = []
@@ -157,29 +187,15 @@ class _Launch:
         if record.get("cluster"):
             dims = record["cluster"]
             if dims[0] * dims[1] * dims[2] > 8:
-                self._backend.check("cuFuncSetAttribute", self._function, _NON_PORTABLE_CLUSTER, 1)
+                self._backend.check("cuFuncSetAttribute", self.function, _NON_PORTABLE_CLUSTER, 1)
             found.append(_Attribute(_CLUSTER_DIMENSION, b"", _Value(dims=(ctypes.c_uint * 3)(*dims))))
         if record.get("pdl"):
             found.append(_Attribute(_STREAM_SERIALIZATION, b"", _Value(integer=1)))
         return (_Attribute * len(found))(*found)
 
-    def __call__(self, tensors: Tensors, stream: int) -> None:
-        try:
-            block = self._free.pop()
-        except IndexError:
-            block = _Block(self._words, self._record, self._attributes)
-        words = block.words
-        for at, slot in self._pointers:
-            words[at] = tensors[slot].data_ptr()
-        block.config.stream = stream
-        status = self._launch(block.config_pointer, self._function, block.pointers, None)
-        self._free.append(block)  # the driver has copied the arguments
-        if status:
-            self._backend.check("cuLaunchKernelEx", block.config_pointer, self._function, block.pointers, None)
-
 
 def _word(argument: dict[str, Any]) -> bytes:
-    """Eight bytes that begin with the argument's value; pointers are filled in by each call, and null until then."""
+    """Eight bytes that begin with the argument's value; a pointer to nothing is null."""
     if argument["kind"] == "pointer":
         return bytes(8)
     return struct.pack(_PACKED[argument["kind"]], argument["value"]).ljust(8, b"\0")

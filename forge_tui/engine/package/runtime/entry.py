@@ -16,9 +16,6 @@ Launcher = Callable[[Tensors], None]
 """Runs an entry's launches on its inputs followed by its outputs, in the order of `input_names` and `output_names`,
 asynchronously on the current stream."""
 
-Invoker = Callable[[Tensors], Any]
-"""The inputs in, the call's result out."""
-
 _DTYPE_SLACK = {torch.float64: 64.0, torch.float32: 64.0, torch.float16: 8.0, torch.bfloat16: 4.0}
 """Canaries: how many units of roundoff of the output's dtype two right results may be apart, in norm. Sums in float32 lose
 more of their last digits than one rounding to a half type does."""
@@ -47,6 +44,16 @@ class TensorPattern:
         self.shape = tuple(spec["shape"])
         self.stride = tuple(spec["stride"])
         self.align: int = spec.get("align", 1)
+        self.dense = self.stride == torch.empty(self.shape, device="meta").stride()
+        """Whether it is contiguous."""
+
+    def early_mismatch(self, tensor: torch.Tensor) -> str:
+        """The guards that are looked at before everything else: most of what has the captured shape and does not match ends here."""
+        if tensor.dtype is not self.dtype:
+            return "other dtype"
+        if tensor.data_ptr() % self.align:
+            return "other alignment"
+        return "" if tensor.stride() == self.stride else "other stride"
 
     def mismatch(self, tensor: torch.Tensor) -> str:
         """The first guard that this tensor violates; empty when it may be given to the kernel, gradients aside."""
@@ -89,7 +96,7 @@ class Entry:
         self.forms: list[dict[str, Any]] = record["forms"]
         self._file = verified_file
         self._lock = threading.Lock()
-        self._ready: dict[torch.device, Invoker | str] = {}
+        self._ready: dict[torch.device, Ready | str] = {}
         self.disabled = ""
         """Why the kernel is not used any more; set by a canary."""
         self.canary_every = 0
@@ -107,8 +114,8 @@ class Entry:
         """The kernel file, checked against the manifest's hash."""
         return self._file(f"kernels/{self.kernel}.cu").decode()
 
-    def invoker(self, device: torch.device, backend: Backend) -> Invoker | str:
-        """What runs the kernel on this device, loaded once; or why nothing does, which is said once."""
+    def ready(self, device: torch.device, backend: Backend) -> Ready | str:
+        """The kernel on this device, loaded once; or why nothing runs it there, which is said once."""
         ready = self._ready.get(device)
         if ready is None:
             with self._lock:
@@ -119,35 +126,12 @@ class Entry:
                     ready = self._ready[device] = self._prepare(device, backend)
         return ready
 
-    def _prepare(self, device: torch.device, backend: Backend) -> Invoker | str:
+    def _prepare(self, device: torch.device, backend: Backend) -> Ready | str:
         try:
-            return self._invoke(backend.prepare(self, device), device)
+            return Ready(self, device, backend.prepare(self, device))
         except PackageError as error:
             warnings.warn(f"{self.operator} keeps its original: {error}", stacklevel=2)
             return str(error)
-
-    def _invoke(self, launch: Launcher, device: torch.device) -> Invoker:
-        """Allocates the results and launches; one new result, the common case, without a loop."""
-        makers = [None if at >= 0 else _maker(pattern, device) for pattern, at in zip(self.outputs, self.written, strict=True)]
-        if len(makers) == 1 and makers[0] is not None:
-            make = makers[0]
-
-            def invoke(tensors: Tensors) -> Any:
-                result = make()
-                launch((*tensors, result))
-                return result
-
-            return invoke
-
-        def invoke_any(tensors: Tensors) -> Any:
-            results = [make() if make else tensors[at] for make, at in zip(makers, self.written, strict=True)]
-            launch((*tensors, *results))
-            for at in self.written:
-                if at >= 0 and not tensors[at].is_inference():
-                    torch.autograd.graph.increment_version(tensors[at])  # an in-place write, as autograd must see it
-            return results[0] if len(results) == 1 else tuple(results)
-
-        return invoke_any
 
     def guard(self, tensors: Tensors, backend: Backend) -> str:
         """Which guard this call violates, in words; empty when the kernel may run. Gradients and alignment are not looked at."""
@@ -169,18 +153,18 @@ class Entry:
     def aligned(self, tensors: Tensors) -> bool:
         return not any(tensor.data_ptr() % pattern.align for tensor, pattern in zip(tensors, self.inputs, strict=True))
 
-    def watched(self, invoke: Invoker, tensors: Tensors, original: Callable[[], Any]) -> Any:
+    def watched(self, ready: Ready, tensors: Tensors, original: Callable[[], Any]) -> Any:
         """The kernel's result, or in every `canary_every`-th call the original's. original: the call as it was."""
         if self.canary_every and (self.calls + 1) % self.canary_every == 0 and not _capturing(tensors[0].device):
-            return self._canary(invoke, tensors, original)
+            return self._canary(ready, tensors, original)
         self.calls += 1
-        return invoke(tensors)
+        return ready.invoke(tensors)
 
-    def _canary(self, invoke: Invoker, tensors: Tensors, original: Callable[[], Any]) -> Any:
+    def _canary(self, ready: Ready, tensors: Tensors, original: Callable[[], Any]) -> Any:
         """Kernel and original on the same inputs. The original's result is returned; one that differs ends the kernel."""
         self.canaries += 1
         copies = [_same_layout(tensor) if at in self.written else tensor for at, tensor in enumerate(tensors)]
-        got = invoke(copies)
+        got = ready.invoke(copies)
         expected = original()
         for mine, theirs in zip(_tuple(got), _tuple(expected), strict=True):
             apart = difference(mine, theirs)
@@ -192,6 +176,39 @@ class Entry:
                 return expected
         self.calls += 1
         return expected
+
+
+class Ready:
+    """An entry on one device."""
+
+    def __init__(self, entry: Entry, device: torch.device, launch: Launcher) -> None:
+        self.device = device
+        self.launch = launch
+        self.launch_at: Callable[..., None] | None = getattr(launch, "at", None)
+        """Launches from addresses instead of tensors, where `current` tells this device; None where the backend has no such."""
+        self.current: Callable[[], int] | None = getattr(launch, "current", None)
+        """The device that is the current one: to be asked before `launch_at` and `empty`; None where there is but one."""
+        guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+        self.empty: Callable[..., torch.Tensor] | None = getattr(guards, f"_empty_strided_{device.type}", None)
+        """Allocates by shape, strides and dtype on the current device: torch's compiler's own, without the cost of a general
+        call; private to torch."""
+        if device.type == "cuda" and self.current is None:
+            self.empty = self.launch_at = None
+        self._written = entry.written
+        self._makers = [None if at >= 0 else self.maker(pattern) for pattern, at in zip(entry.outputs, entry.written, strict=True)]
+
+    def maker(self, pattern: TensorPattern) -> Callable[[], torch.Tensor]:
+        """Allocates one result."""
+        return lambda: torch.empty_strided(pattern.shape, pattern.stride, dtype=pattern.dtype, device=self.device)
+
+    def invoke(self, tensors: Tensors) -> Any:
+        """Allocates the results and launches. The inputs in, the call's result out."""
+        results = [make() if make else tensors[at] for make, at in zip(self._makers, self._written, strict=True)]
+        self.launch((*tensors, *results))
+        for at in self._written:
+            if at >= 0 and not tensors[at].is_inference():
+                torch.autograd.graph.increment_version(tensors[at])  # an in-place write, as autograd must see it
+        return results[0] if len(results) == 1 else tuple(results)
 
 
 def tensor_specs(arguments: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -221,23 +238,6 @@ def difference(got: torch.Tensor, expected: torch.Tensor) -> float:
     apart = float(torch.where(finite, got.double() - expected.double(), 0.0).norm())
     norm = float(torch.where(finite, expected.double(), 0.0).norm())
     return apart / norm if norm else (float("inf") if apart else 0.0)
-
-
-def _maker(pattern: TensorPattern, device: torch.device) -> Callable[[], torch.Tensor]:
-    """Allocates one result. torch's compiler has allocators without the cost of a general call; they are private to it."""
-    shape, stride, dtype = pattern.shape, pattern.stride, pattern.dtype
-    fast = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-    fast = getattr(fast, f"_empty_strided_{device.type}", None)
-
-    def general() -> torch.Tensor:
-        return torch.empty_strided(shape, stride, dtype=dtype, device=device)
-
-    if fast is None:
-        return general
-    if device.type == "cpu":
-        return lambda: fast(shape, stride, dtype)
-    current, index = torch.cuda.current_device, device.index
-    return lambda: fast(shape, stride, dtype) if current() == index else general()
 
 
 def _same_layout(tensor: torch.Tensor) -> torch.Tensor:

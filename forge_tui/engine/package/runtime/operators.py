@@ -15,7 +15,8 @@ import torch
 
 from .entry import PackageError
 from .parts import by_entry
-from .router import Form, Router
+from .forms import Form
+from .router import Router
 
 if TYPE_CHECKING:
     from .package import Package
@@ -101,10 +102,10 @@ def _run(form: Form, router: Router, tensors: tuple[torch.Tensor, ...], original
     entry = form.entry
     reason = entry.disabled or entry.guard(tensors, router.backend) or ("" if entry.aligned(tensors) else "other alignment")
     if not reason:
-        invoke = entry.invoker(tensors[0].device, router.backend)
-        if type(invoke) is not str:
-            return entry.watched(invoke, tensors, lambda: original(*tensors))
-        reason = invoke
+        ready = entry.ready(tensors[0].device, router.backend)
+        if type(ready) is not str:
+            return entry.watched(ready, tensors, lambda: original(*tensors))
+        reason = ready
     entry.fallbacks[reason] += 1
     result = original(*tensors)
     laid = [_laid(tensor, pattern.stride) for tensor, pattern in

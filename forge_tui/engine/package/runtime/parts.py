@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from .callees import is_this, plain_call, resolve, state_of, unread_of
 from .entry import Backend, Entry
+from .fronts import Front
+from .matched import ABSENT, State, Values
 from .patterns import pattern_of
 from .regions import ANYTHING, module_with
 from .router import Router
@@ -48,6 +50,23 @@ WRITTEN: dict[str, Helper] = {"act_mul": act_mul, "mul_act": mul_act, "norm_act"
 
 SAME = {"mul_act": "act_mul"}
 """Kinds that differ in the order of operands alone, and the kind they are captured as."""
+
+
+class Site(NamedTuple):
+    """What a helper is given, by place: the callees, and the tensors in the order in which they were captured."""
+
+    parameters: tuple[str, ...]
+    callees: tuple[int, ...]
+    tensors: tuple[int, ...]
+    optional: bool = False
+    """Whether the last parameter is `more`: `approximate`, where it was given."""
+
+
+SITES = {"act_mul": Site(("act", "gate", "other", "more"), (0,), (1, 2), True),
+         "mul_act": Site(("other", "act", "gate", "more"), (1,), (2, 0), True),
+         "norm_act": Site(("act", "norm", "x"), (0, 1), (2,)),
+         "add_norm": Site(("norm", "one", "other"), (0,), (1, 2)),
+         "add_norm_sum": Site(("norm", "one", "other"), (0,), (1, 2))}
 
 
 class Part:
@@ -129,69 +148,42 @@ def helpers(parts: list[Part], before: dict[str, Helper]) -> dict[str, Helper]:
 
 
 def _helper(kind: str, parts: list[Part], written: Helper) -> Helper:
-    if kind == "norm_act":
-        return _of_two(parts, written)
-    if kind == "mul_act":
-        swapped = _of_one(parts, lambda act, gate, other, *more: written(other, act, gate, *more))
-        return lambda other, act, gate, *more: swapped(act, gate, other, *more)
-    return _of_one(parts, written)
+    """What runs at the sites of one kind: the kernel of the first part whose callees these are, else what was written."""
+    site = SITES[kind]
+    spellings = [spelling for part in parts for key in {len(form.positional) for form in part.router.forms}
+                 for _, _, by_shape in part.router.groups(key) for line in by_shape.values() for spelling in line]
+    front = Front(spellings, len(site.parameters), site.tensors[0], parts[0].router.fallbacks)
+    last = len(site.parameters) - 1
+
+    def slow(*values: Any) -> Any:
+        more = values[last:] if site.optional and values[last] is not ABSENT else ()
+        given = values if more or not site.optional else values[:last]
+        found = _found(parts, [values[at] for at in site.callees])
+        if found is None:
+            return written(*given)
+        part, states = found
+        every = (*[values[at] for at in site.tensors], *[value for state in states for value in state], *more,
+                 *[values[at] for at in site.callees])
+        if _tracing():
+            return part.router.traced(lambda *_: written(*given), every, {})
+        gathered = [State(at, values[at], names, called=True) for at, names in zip(site.callees, part.names, strict=True)]
+        absent = [last] if site.optional and not more else []
+        as_values = Values(site.tensors, gathered, [*([last] if more else []), *site.callees], absent)
+        return part.router.decide(len(every), every, lambda: written(*given),
+                                  lambda spelling, tensors, ready: front.learn(spelling, as_values, tensors, ready))
+
+    every, few = ", ".join(site.parameters), ", ".join(site.parameters[:last])
+    call = f"_forge_original({few}) if more is _forge_absent else _forge_original({every})" if site.optional else f"_forge_original({every})"
+    return front.function(kind, site.parameters, {"more": ABSENT} if site.optional else {}, (written, call), slow, slow)
 
 
-def _other_shape(parts: list[Part]) -> Callable[[Any], bool]:
-    """Whether a tensor has the shape of none of these parts' first inputs. Counted, as a router would, with the first of them."""
-    if len(parts) == 1:
-        return parts[0].router.other_shape
-    routers = [part.router for part in parts]
-    shapes = [router.shapes for router in routers]
-
-    def all_other(tensor: Any) -> bool:
-        try:
-            shape = tensor.shape
-        except (AttributeError, RuntimeError):
-            return routers[0].other_shape(tensor)
-        return not any([shape in known for known in shapes]) and routers[0].other_shape(tensor)
-
-    return all_other
-
-
-def _of_one(parts: list[Part], written: Helper) -> Helper:
-    """Sites with one callee and two tensors."""
-    def standing(part: Part) -> Helper:
-        count = len(part.names[0])
-        return part.router.standing_in(part.alone, lambda one, other, *rest: written(rest[-1], one, other, *rest[count:-1]))
-
-    routes = [(part, part.kinds[0], standing(part)) for part in parts]
-    all_other = _other_shape(parts)
-
-    def helper(callee: Any, one: Any, other: Any, *more: Any) -> Any:
-        if not _tracing() and all_other(one):
-            return written(callee, one, other, *more)
-        key = callee if type(callee) in FUNCTIONS else type(callee)
-        for part, kinds, route in routes:
-            if kinds[key] if key in kinds else not _tracing() and part.fits(0, key):
-                state = part.state(0, callee)
-                if state is not None:
-                    return route(one, other, *state, *more, callee)
-        return written(callee, one, other, *more)
-
-    return helper
-
-
-def _of_two(parts: list[Part], written: Helper) -> Helper:
-    """Sites with two callees and one tensor."""
-    routes = [(part, *part.kinds, part.router.standing_in(part.alone, lambda x, *rest: written(rest[-2], rest[-1], x))) for part in parts]
-    all_other = _other_shape(parts)
-
-    def helper(outer: Any, inner: Any, x: Any) -> Any:
-        if not _tracing() and all_other(x):
-            return written(outer, inner, x)
-        first, second = (outer if type(outer) in FUNCTIONS else type(outer)), (inner if type(inner) in FUNCTIONS else type(inner))
-        for part, outers, inners, route in routes:
-            if ((outers[first] if first in outers else not _tracing() and part.fits(0, first))
-                    and (inners[second] if second in inners else not _tracing() and part.fits(1, second))):
-                states = part.state(0, outer), part.state(1, inner)
-                if states[0] is not None and states[1] is not None:
-                    return route(x, *states[0], *states[1], outer, inner)
-        return written(outer, inner, x)
-
-    return helper
+def _found(parts: list[Part], callees: list[Any]) -> tuple[Part, list[Any]] | None:
+    """The part whose callees these are, and their state; None where there is none, or calling them does more than their forward."""
+    kinds = [item if type(item) in FUNCTIONS else type(item) for item in callees]
+    for part in parts:
+        if all([known[kind] if kind in known else not _tracing() and part.fits(at, kind)
+                for at, (known, kind) in enumerate(zip(part.kinds, kinds, strict=True))]):
+            states = [part.state(at, item) for at, item in enumerate(callees)]
+            if all([state is not None for state in states]):
+                return part, states
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +10,11 @@ import torch
 
 from .callees import found, is_this, state_of
 from .entry import Backend, Entry
+from .fronts import Front
+from .matched import State, Values
 from .router import Router
 
 ANYTHING = {"type": "anything"}
-_MISSING = object()
 
 
 class Region:
@@ -39,22 +41,58 @@ class Region:
 
     def around(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """`forward` of the class, except for the calls that a kernel takes."""
-        names, known, tracing = self.names, self._known, torch.compiler.is_dynamo_compiling
-        rest, other_shape = -1 - len(names), self.router.other_shape
-        route = self.router.standing_in(forward, lambda *values: forward(values[-1], *values[:rest]))
+        counts = {len(form.positional) - len(self.names) - 1 for form in self.router.forms}
+        fronts = {count: self._front(forward, count) for count in counts}
+        fixed = _parameters(forward)
+        if len(counts) == 1 and fixed is not None and len(fixed) - 1 in counts:
+            return self._front(forward, len(fixed) - 1, fixed)
+        tracing = torch.compiler.is_dynamo_compiling
 
         def routed(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if kwargs or module.training:
-                return forward(module, *args, **kwargs)
-            if tracing():
-                state = [getattr(module, name, _MISSING) for name in names] if all([hasattr(module, name) for name in names]) else None
-            elif not args or other_shape(args[0]):
-                return forward(module, *args)
-            else:
-                state = state_of(module, names, known)
-            return forward(module, *args) if state is None else route(*args, *state, module)
+            if not kwargs:
+                if tracing():
+                    return self._traced(forward, module, *args)
+                front = fronts.get(len(args))
+                if front is not None:
+                    return front(module, *args)
+            return forward(module, *args, **kwargs)
 
         return routed
+
+    def _front(self, forward: Callable[..., Any], count: int, names: list[str] | None = None) -> Callable[..., Any]:
+        """The stand-in for calls with `count` tensors. names: forward's own parameters, where these are all it has."""
+        key = count + len(self.names) + 1
+        spellings = [spelling for _, _, by_shape in self.router.groups(key) for line in by_shape.values() for spelling in line]
+        front = Front(spellings, count + 1, 1, self.router.fallbacks)
+
+        def slow(module: Any, *args: Any) -> Any:
+            state = None if module.training else state_of(module, self.names, self._known)
+            if state is None:
+                return forward(module, *args)
+            given = Values(range(1, count + 1), [State(0, module, self.names, called=False)], [0])
+            return self.router.decide(key, (*args, *state, module), lambda: forward(module, *args),
+                                      lambda spelling, tensors, ready: front.learn(spelling, given, tensors, ready))
+
+        parameters = names or ["module", *(f"v{at}" for at in range(count))]
+        return front.function("forward", parameters, {}, (forward, f"_forge_original({', '.join(parameters)})"), slow,
+                              (lambda module, *args: self._traced(forward, module, *args)) if names else None)
+
+    def _traced(self, forward: Callable[..., Any], module: Any, *args: Any) -> Any:
+        """While torch.compile traces."""
+        if module.training or not all([hasattr(module, name) for name in self.names]):
+            return forward(module, *args)
+        values = (*args, *[getattr(module, name) for name in self.names], module)
+        return self.router.traced(lambda *_: forward(module, *args), values, {})
+
+
+def _parameters(forward: Callable[..., Any]) -> list[str] | None:
+    """The names of a method's parameters; None unless each is given in every call."""
+    try:
+        parameters = list(inspect.signature(forward, follow_wrapped=False).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    plain = all(item.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and item.default is inspect.Parameter.empty for item in parameters)
+    return [item.name for item in parameters] if plain else None
 
 
 class Function:

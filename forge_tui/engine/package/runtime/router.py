@@ -1,218 +1,31 @@
 """From a function's arguments to the one kernel that may take them, or to the guard that says no.
 
-Cost decides the shape of this file: a call that matches nothing may take a microsecond more than the original, one that matches
-must cost less than the launch it replaces. So nothing is bound and no key of all arguments is built. Calls are told apart
-by how many positional and which keyword arguments they have, then by the first tensor's shape: most of what does not
-match ends there. What is left is compared in full by Python code once; then torch's own guards (the C++ objects that
-torch.compile checks before it reuses a graph: type, dispatch keys, dtype, device, sizes, strides, and the thread's
-autocast, functorch and dispatch-mode state) do the same for all tensors in one call, built from the very tensors
-that passed. Where a torch has no such object, the Python code decides every time.
+Nothing is bound and no key of all arguments is built. Calls are told apart by how many positional and which keyword arguments they
+have, then by the first tensor's shape: most of what does not match ends there. What is left is decided in full here, once:
+a call that matched is from then on recognized by a function generated for it (`matched.py`), which the stand-ins ask first (`fronts.py`).
 """
 
 from __future__ import annotations
 
 import inspect
-import types
 from collections import Counter
-from collections.abc import Callable, Iterator
-from operator import itemgetter
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from .entry import Backend, Entry
-from .mode import foreign_mode
-from .patterns import Anything, Never, Tensor, flatten, pattern_of
+from .forms import Form, Spelling, signature_of
+from .fronts import Front
+from .matched import Values
+from .patterns import flatten
 from .traced import traced_tensors
-
-try:
-    from torch._C._dynamo.guards import TensorGuards
-except ImportError:  # private to torch: another version may not have it
-    TensorGuards = None
-
-_grad_enabled, _modes_enabled = torch.is_grad_enabled, torch._C._is_torch_function_mode_enabled
-
-MOST_GUARDS = 4
-"""Fast guards kept of one form: the same call with ordinary and with inference tensors, on two devices."""
 
 MOST_SPELLINGS = 64
 """Ways of calling one function that are remembered."""
 
-
-class Form:
-    """One captured call of a function: what each argument must be, and the entry it belongs to."""
-
-    def __init__(self, entry: Entry, form: dict[str, Any], signature: inspect.Signature | None) -> None:
-        """signature: of the function, where it can be called in several spellings. Raises ValueError."""
-        self.entry = entry
-        self.fallbacks: dict[str, int] = {}  # a Counter takes twice as long to count
-        """Calls that came closest to this one, and ran the original, by guard."""
-        self.positional = [pattern_of(value) for value in form["positional"]]
-        self.named = {name: pattern_of(value) for name, value in form["keywords"].items()}
-        self.bound = _bound(signature, self.positional, self.named) if signature else None
-        """By parameter, defaults included; None where only the captured spelling is known."""
-        self.tensors = sum(value is Tensor for value in flatten([*self.positional, *self.named.values()]))
-        self.order = [form["names"].index(name) for name in entry.input_names]
-        """For each of the entry's inputs its place among the captured spelling's tensors."""
-        if not self.tensors or Never in list(flatten([*self.positional, *self.named.values()])):
-            raise ValueError("no call can be recognized as this one")
-        self.parameters = None if self.bound is None else tuple(self.bound)
-        self.defaults = {} if signature is None else {
-            name: item.default for name, item in signature.parameters.items() if item.default is not inspect.Parameter.empty}
-        self.patterns = [*self.positional, *self.named.values()] if self.bound is None else list(self.bound.values())
-        self.pattern_order = self.order
-        """For each of the entry's inputs its place among the tensors of `patterns`."""
-        if signature is not None and self.parameters is not None:
-            every = self.spelled(len(self.parameters), (), signature) or self.spelled(0, self.parameters, signature)
-            self.pattern_order = every.order if every else self.order
-        self.op: Any = None
-        """The entry as an operator of torch, for calls that are traced; None until it is registered."""
-
-    def spelled(self, count: int, keywords: tuple[str, ...], signature: inspect.Signature | None) -> Spelling | None:
-        """This call written with `count` positional arguments and these keywords; None where that cannot be it."""
-        if self.bound is None or signature is None:
-            if count != len(self.positional) or keywords != tuple(self.named):
-                return None
-            return Spelling(self, [*self.positional, *self.named.values()], self.order)
-        try:
-            given = signature.bind(*range(count), **{name: at for at, name in enumerate(keywords, count)}).arguments
-        except TypeError:  # the original says what is wrong with such a call
-            return None
-        if any(name not in given and not same(value, signature.parameters[name].default) for name, value in self.bound.items()):
-            return None
-        captured = list(_places([*self.positional, *self.named.values()], _bound(
-            signature, range(len(self.positional)), {name: at for at, name in enumerate(self.named, len(self.positional))})))
-        called = list(_places([self.bound[name] for name in sorted(given, key=given.__getitem__)], given))
-        return Spelling(self, [self.bound[name] for name in sorted(given, key=given.__getitem__)],
-                        [called.index(captured[place]) for place in self.order])
-
-    def rebuild(self, tensors: Any) -> tuple[list[Any], dict[str, Any]]:
-        """The call's arguments again, from the entry's inputs in order."""
-        by_place = dict(zip(self.order, tensors, strict=True))
-        places = iter(range(self.tensors))
-        values = [_filled(value, places, by_place) for value in [*self.positional, *self.named.values()]]
-        count = len(self.positional)
-        return values[:count], dict(zip(self.named, values[count:], strict=True))
-
-
-def _bound(signature: inspect.Signature, positional: Any, named: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by parameter name, defaults included, in the order of the signature."""
-    found = signature.bind(*positional, **named)
-    found.apply_defaults()
-    return dict(found.arguments)
-
-
-def _places(values: list[Any], given: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """Each tensor among a spelling's values as (parameter, which tensor of it), in the spelling's order."""
-    names = {at: name for name, at in given.items() if type(at) is int}
-    for at, value in enumerate(values):
-        for number in range(sum(item is Tensor for item in flatten([value]))):
-            yield names[at], number
-
-
-def same(value: Any, other: Any) -> bool:
-    """Equal in value and in type: 1, 1.0 and True are three different arguments."""
-    return type(value) is type(other) and bool(value == other)
-
-
-class Spelling:
-    """A form as one way of calling gives its values: compared with a real call's values place by place."""
-
-    def __init__(self, form: Form, values: list[Any], order: list[int]) -> None:
-        entry = self.entry = form.entry
-        self.form = form
-        self.values = values
-        self.order = order
-        """For each of the entry's inputs its place among this spelling's tensors."""
-        self.nested = any(isinstance(value, tuple) for value in values)
-        flat = list(flatten(values)) if self.nested else values
-        tensors = [at for at, value in enumerate(flat) if value is Tensor]
-        others = [at for at, value in enumerate(flat) if value is not Tensor and value is not Anything]
-        self.first = tensors[order[0]]
-        self.shape = entry.inputs[0].shape
-        self.constants = tuple(flat[at] for at in others)
-        self.kinds = tuple(type(value) for value in self.constants)
-        self.numbers = any(isinstance(value, (int, float)) for value in self.constants)
-        """Whether values of another type may equal the constants."""
-        self.take_tensors = _getter([tensors[place] for place in order])
-        self.take_constants = _getter(others)
-        self.aligned = tuple((at, pattern.align) for at, pattern in enumerate(entry.inputs) if at and pattern.align > 1)
-        """Of all but the first input, which is looked at before anything else."""
-        self.dtype = entry.inputs[0].dtype
-        self.stride = entry.inputs[0].stride
-        self.dense = self.stride == torch.empty(self.shape, device="meta").stride()
-        """Whether a look at contiguity, which is cheaper, tells most other strides; the guards compare them all."""
-        self.align = entry.inputs[0].align
-        self.fallbacks = form.fallbacks
-        self.guards: list[Any] = []
-        """Fast guards, each built from tensors that passed every check."""
-        self.check: Any = _never
-        """The first of them: of the device that `invoke` is for."""
-        self.invoke: Any = None
-
-    def refusal(self, tensors: tuple[Any, ...], flat: Any, backend: Backend) -> str:
-        """Which guard the call violates, in words; empty when the kernel may run. For calls whose first input is as captured."""
-        for check in self.guards:
-            if check(*tensors):
-                break
-        else:
-            reason = self.entry.guard(tensors, backend)
-            if reason:
-                return reason
-            self.remember(tensors)
-        return self.late_refusal(tensors, flat)
-
-    def late_refusal(self, tensors: tuple[Any, ...], flat: Any) -> str:
-        """What a fast guard that holds leaves open."""
-        for at, align in self.aligned:
-            if tensors[at].data_ptr() % align:
-                return "other alignment"
-        if self.constants:
-            constants = self.take_constants(flat)
-            if constants != self.constants or (self.numbers and tuple(map(type, constants)) != self.kinds):
-                return "other arguments"
-        if _grad_enabled():
-            for tensor in tensors:
-                if tensor.requires_grad:
-                    return "a gradient is wanted"
-        if _modes_enabled() and foreign_mode():
-            return "under a torch function mode"
-        return self.entry.disabled
-
-    def unusual(self, flat: Any, backend: Backend) -> str:
-        """Why a call could not even be looked at: tensors without memory (vmap, sparse), sequences of another length."""
-        try:
-            return self.entry.guard(self.take_tensors(flat), backend) or "other arguments"
-        except (IndexError, TypeError, RuntimeError, ValueError, AttributeError):
-            return "other arguments"
-
-    def remember(self, tensors: tuple[torch.Tensor, ...]) -> None:
-        """Build a fast guard from tensors that passed every check."""
-        if TensorGuards is not None and len(self.guards) < MOST_GUARDS:
-            self.guards.append(TensorGuards(*tensors, dynamic_dims_sizes=[list(tensor.size()) for tensor in tensors],
-                                            dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors]).check)
-            self.check = self.guards[0]
-
-
-def _never(*_: Any) -> bool:
-    return False
-
-
-def _filled(value: Any, places: Iterator[int], tensors: dict[int, torch.Tensor]) -> Any:
-    if value is Anything:
-        return None
-    if value is Tensor:
-        place = next(places)
-        return tensors[place] if place in tensors else None
-    return [_filled(item, places, tensors) for item in value] if isinstance(value, tuple) else value
-
-
-def _getter(places: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """From a tuple always a tuple, whatever the number of places."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    return itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
-
+Learn = Callable[[Spelling, Any, Any], None]
+"""Told of a match: the spelling, the entry's inputs, and the entry on its device."""
 
 _Group = tuple[int, bool, dict[tuple[int, ...], list[Spelling]]]
 """Place of the first input, whether sequences are opened to count to it, and the spellings by that input's shape."""
@@ -227,8 +40,6 @@ class Router:
         self.forms: list[Form] = []
         self.fallbacks: dict[str, int] = {}
         """Calls that were like none of the captured ones."""
-        self.shapes: set[tuple[int, ...]] = set()
-        """Of the captured calls' first inputs: who stands before the router may ask before it gathers the other values."""
         self._signature = signature_of(function)
         self._groups: dict[Any, list[_Group]] = {}
         """By number of positional arguments and keywords; filled as spellings are met."""
@@ -239,18 +50,7 @@ class Router:
         except (ValueError, TypeError):  # it has an argument that no call can be compared with, or another signature here
             return
         self.forms.append(form)
-        self.shapes.add(entry.inputs[0].shape)
         self._groups.clear()
-
-    def other_shape(self, tensor: Any) -> bool:
-        """Whether no captured call has a first input of this shape; counted where it is so."""
-        try:
-            if tensor.shape in self.shapes:
-                return False
-        except (AttributeError, RuntimeError):  # no tensor, or a nested one without a shape
-            pass
-        self.fallbacks["other shape"] = self.fallbacks.get("other shape", 0) + 1
-        return True
 
     def report(self) -> dict[str, int]:
         """Calls for which the original ran, by guard."""
@@ -259,8 +59,12 @@ class Router:
             total.update(form.fallbacks)
         return dict(total)
 
-    def _spell(self, key: Any) -> list[_Group]:
+    def groups(self, key: Any) -> list[_Group]:
         """The forms as calls of this shape write them. key: the number of positional arguments, then the keywords if any."""
+        found = self._groups.get(key)
+        return self._spell(key) if found is None else found
+
+    def _spell(self, key: Any) -> list[_Group]:
         count, *keywords = key if isinstance(key, tuple) else (key,)
         groups: dict[tuple[int, bool], dict[tuple[int, ...], list[Spelling]]] = {}
         for form in self.forms:
@@ -273,72 +77,108 @@ class Router:
             self._groups[key] = found
         return found
 
+    def decide(self, key: Any, values: Any, original: Callable[[], Any], learn: Learn | None = None) -> Any:
+        """A call decided in full: the kernel's result, or the original's, and the first guard that failed counted.
+
+        values: of all arguments. original: the call as it was.
+        """
+        reason, counter = "other arguments", self.fallbacks
+        for first, nested, by_shape in self.groups(key):
+            flat = tuple(flatten(values)) if nested else values
+            try:
+                spellings = by_shape.get(flat[first].shape)
+            except (AttributeError, IndexError, RuntimeError, TypeError):  # no tensor there, or a nested one without a shape
+                continue
+            if spellings is None:
+                reason = "other shape"
+                continue
+            for spelling in spellings:
+                reason, counter = spelling.refusal(flat, self.backend), spelling.fallbacks
+                if not reason:
+                    tensors = spelling.take_tensors(flat)
+                    ready = spelling.entry.ready(tensors[0].device, self.backend)
+                    if type(ready) is not str:
+                        if learn is not None:
+                            learn(spelling, tensors, ready)
+                        return spelling.entry.watched(ready, tensors, original)
+                    reason = ready
+        counter[reason] = counter.get(reason, 0) + 1
+        return original()
+
     def standing_in(self, function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
         """What stands in the place of `function`: `original` (itself, or another package's router), except for the calls
         that a kernel takes."""
-        groups, spell, tracing, fallbacks = self._groups, self._spell, torch.compiler.is_dynamo_compiling, self.fallbacks
-        backend = self.backend
-
-        def route(*args: Any, **kwargs: Any) -> Any:
-            if tracing():
-                return self._traced(original, args, kwargs)
-            if kwargs:
-                key: Any = (len(args), *kwargs)
-                values = (*args, *kwargs.values())
-            else:
-                key, values = len(args), args
-            found = groups.get(key)
-            if found is None:
-                found = spell(key)
-            reason, counter = "other arguments", fallbacks
-            for first, nested, by_shape in found:
-                flat = tuple(flatten(values)) if nested else values
-                try:
-                    tensor = flat[first]
-                    spellings = by_shape.get(tensor.shape)
-                except (AttributeError, IndexError, RuntimeError):  # no tensor there, or a nested one without a shape
-                    continue
-                if spellings is None:
-                    reason = "other shape"
-                    continue
-                for spelling in spellings:
-                    try:
-                        if tensor.dtype is not spelling.dtype:
-                            reason = "other dtype"
-                        elif tensor.data_ptr() % spelling.align:
-                            reason = "other alignment"
-                        elif not tensor.is_contiguous() if spelling.dense else tensor.stride() != spelling.stride:
-                            reason = "other stride"
-                        else:
-                            tensors = spelling.take_tensors(flat)
-                            known = spelling.check(*tensors)
-                            reason = spelling.late_refusal(tensors, flat) if known else spelling.refusal(tensors, flat, backend)
-                    except (IndexError, TypeError, RuntimeError, ValueError, AttributeError):
-                        reason = spelling.unusual(flat, backend)
-                    if not reason:
-                        entry = spelling.entry
-                        invoke = spelling.invoke if known else None
-                        if invoke is None:
-                            invoke = entry.invoker(tensors[0].device, backend)
-                            if known and type(invoke) is not str:
-                                spelling.invoke = invoke
-                        if type(invoke) is not str:
-                            if entry.canary_every:
-                                return entry.watched(invoke, tensors, lambda: original(*args, **kwargs))
-                            entry.calls += 1
-                            return invoke(tensors)
-                        reason = invoke
-                    counter = spelling.fallbacks
-            counter[reason] = counter.get(reason, 0) + 1
-            if key == 1:                                    # Python calls with spelled-out arguments 0.2 us faster
-                return original(args[0])
-            return original(*args, **kwargs) if kwargs else original(*args)
-
-        route.__name__ = getattr(function, "__name__", self.path.rpartition(".")[2])
+        name = getattr(function, "__name__", self.path.rpartition(".")[2])
+        route = self._by_signature(name, original) or self._by_spelling(original)
+        route.__name__ = name
         route._forge_function = function  # type: ignore[attr-defined] - what it stands in for
         return route
 
-    def _traced(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _by_signature(self, name: str, original: Callable[..., Any]) -> Callable[..., Any] | None:
+        """With the function's own parameters, so that Python binds them; None where they are not known."""
+        if self._signature is None or not all(form.bound for form in self.forms):
+            return None
+        parameters = self._signature.parameters.values()
+        if any(item.kind is inspect.Parameter.POSITIONAL_ONLY for item in parameters):
+            return None
+        named = [item.name for item in parameters if item.kind is inspect.Parameter.KEYWORD_ONLY]
+        names = [item.name for item in parameters]
+        count = len(names) - len(named)
+        passed = [*names[:count], *(f"{item}={item}" for item in named)]
+        return self._front((count, *named) if named else count, name, [*names[:count], *(["*"] if named else []), *named],
+                           {item.name: item.default for item in parameters if item.default is not inspect.Parameter.empty}, passed, original)
+
+    def _by_spelling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """With any parameters: one front for every way of calling that is met."""
+        fronts: dict[Any, Callable[..., Any]] = {}
+        tracing = torch.compiler.is_dynamo_compiling
+
+        def made(key: Any) -> Callable[..., Any]:
+            count, *keywords = key if isinstance(key, tuple) else (key,)
+            names = [f"v{at}" for at in range(count + len(keywords))]
+            passed = [*names[:count], *(f"{word}={name}" for word, name in zip(keywords, names[count:], strict=True))]
+            front = self._front(key, "route", names, {}, passed, original, traced=False) or (
+                lambda *values: self.decide(key, values, lambda: original(*values[:count], **dict(zip(keywords, values[count:], strict=True)))))
+            if len(fronts) < MOST_SPELLINGS:
+                fronts[key] = front
+            return front
+
+        def route(*args: Any, **kwargs: Any) -> Any:
+            if tracing():
+                return self.traced(original, args, kwargs)
+            if kwargs:
+                key: Any = (len(args), *kwargs)
+                return (fronts.get(key) or made(key))(*args, *kwargs.values())
+            key = len(args)
+            return (fronts.get(key) or made(key))(*args)
+
+        return route
+
+    def _front(self, key: Any, name: str, parameters: list[str], defaults: dict[str, Any], passed: list[str],
+               original: Callable[..., Any], traced: bool = True) -> Callable[..., Any] | None:
+        """The stand-in for calls of one spelling; None where the first tensor is not always the same argument.
+
+        traced: whether it may be met while torch.compile traces."""
+        spellings = [spelling for _, _, by_shape in self.groups(key) for line in by_shape.values() for spelling in line]
+        places = {spelling.place for spelling in spellings}
+        if len(places) != 1 or None in places:
+            return None
+        first = places.pop()
+        count, *keywords = key if isinstance(key, tuple) else (key,)
+        front = Front(spellings, count + len(keywords), first, self.fallbacks)
+        given = Values(range(count + len(keywords)))
+
+        def rest(values: Any) -> dict[str, Any]:
+            return dict(zip(keywords, values[count:], strict=True))
+
+        def slow(*values: Any) -> Any:
+            return self.decide(key, values, lambda: original(*values[:count], **rest(values)),
+                               lambda spelling, tensors, ready: front.learn(spelling, given, tensors, ready))
+
+        return front.function(name, parameters, defaults, (original, f"_forge_original({', '.join(passed)})"), slow,
+                              (lambda *values: self.traced(original, values[:count], rest(values))) if traced else None)
+
+    def traced(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Inside torch.compile: the operator where what is known while tracing matches, the original otherwise.
 
         Alignment is not known then, and nothing has to be: the operator looks at the real tensors and runs the original
@@ -350,16 +190,3 @@ class Router:
                 if tensors is not None:
                     return form.op(*tensors)
         return original(*args, **kwargs)
-
-
-def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
-    """Of a function written in Python; None where calls are seen as they are spelled, or the signature names no parameters.
-
-    torch's Python functions report their calls to a recorder in a spelling of their own (`F.relu(x)` as `relu(x, inplace=False)`).
-    """
-    if not isinstance(function, types.FunctionType):
-        return None
-    inner = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)).get("if_false")
-    signature = inspect.signature(inner.cell_contents if inner else function)  # `boolean_dispatch` in torch._jit_internal
-    kinds = {parameter.kind for parameter in signature.parameters.values()}
-    return None if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} else signature

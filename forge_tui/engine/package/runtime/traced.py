@@ -9,7 +9,7 @@ import torch
 from .patterns import Anything, Tensor
 
 if TYPE_CHECKING:
-    from .router import Form
+    from .forms import Form
 
 
 def traced_tensors(form: Form, args: Any, kwargs: Any, device_type: str) -> Any:

@@ -1,0 +1,82 @@
+"""What stands in the place of a function, a forward or a part of one: asks generated functions first, and decides in full where they cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from keyword import iskeyword
+from typing import Any
+
+import torch
+
+from .entry import Ready
+from .forms import Spelling
+from .matched import ABSENT, CANNOT, Fast, Values, Writer, early, matched
+
+MOST_FAST = 4
+"""Generated functions kept of one spelling: the same call with ordinary and with inference tensors, on two devices."""
+
+BODY = """\
+try:
+    _forge_line = _forge_lines.get({first}.shape)
+except _forge_cannot:
+    return _forge_slow({arguments})
+if _forge_line is None:
+    _forge_reason, _forge_counter = "other shape", _forge_missed
+else:
+    _forge_known = True
+    for _forge_fast, _forge_counter in _forge_line:
+        _forge_result = _forge_fast({arguments})
+        if _forge_result is None:
+            _forge_known = False
+        elif _forge_type(_forge_result) is _forge_str:
+            _forge_reason = _forge_result
+        else:
+            return _forge_result
+    if not _forge_known: return _forge_slow({arguments})
+_forge_counter[_forge_reason] = _forge_counter.get(_forge_reason, 0) + 1
+return {original}"""
+
+
+class Front:
+    """The lines of generated functions by the first tensor's shape, and the function that asks them."""
+
+    def __init__(self, spellings: Sequence[Spelling], count: int, first: int, missed: dict[str, int]) -> None:
+        """count: of arguments. first: which of them is the calls' first tensor. missed: where calls of no captured shape are counted."""
+        self._count = count
+        self._first = first
+        self._missed = missed
+        self._fast: dict[Spelling, list[Fast]] = {spelling: [] for spelling in spellings}
+        self._early = {spelling: early(count, first, spelling) for spelling in spellings}
+        self.lines: dict[tuple[int, ...], list[tuple[Fast, dict[str, int]]]] = {}
+        for spelling in spellings:
+            self._line_up(spelling.shape)
+
+    def _line_up(self, shape: tuple[int, ...]) -> None:
+        """Replaces a line whole: other threads may be walking along the old one."""
+        self.lines[shape] = [(fast, spelling.fallbacks) for spelling, kept in self._fast.items() if spelling.shape == shape
+                             for fast in kept or [self._early[spelling]]]
+
+    def learn(self, spelling: Spelling, given: Values, tensors: Sequence[torch.Tensor], ready: Ready) -> None:
+        """A call matched: the next like it is recognized at once."""
+        kept = self._fast.get(spelling)
+        if kept is not None and len(kept) < MOST_FAST:
+            fast = matched(self._count, self._first, spelling, given, tensors, ready)
+            if fast is not None:
+                kept.append(fast)
+                self._line_up(spelling.shape)
+
+    def function(self, name: str, parameters: Sequence[str], defaults: dict[str, Any], original: tuple[Callable[..., Any], str],
+                 slow: Callable[..., Any], traced: Callable[..., Any] | None) -> Callable[..., Any]:
+        """The stand-in. parameters: names in order, those with defaults as in a definition, `*` before keyword-only ones.
+        original: with the expression
+        that calls it, as `_forge_original`. slow, traced: get the
+        arguments by position; traced: what runs while torch.compile traces, None where it is never met then."""
+        writer = Writer()
+        writer.space |= {"_forge_tracing": torch.compiler.is_dynamo_compiling, "_forge_lines": self.lines, "_forge_cannot": CANNOT, "_forge_slow": slow, "_forge_traced": traced,
+                         "_forge_missed": self._missed, "_forge_type": type, "_forge_str": str, "_forge_original": original[0], "_forge_absent": ABSENT}
+        names = [item for item in parameters if item != "*"]
+        header = ", ".join(f"{item}={writer.named('_forge_default', defaults[item])}" if item in defaults else item for item in parameters)
+        body = BODY.format(arguments=", ".join(names), first=names[self._first], original=original[1])
+        if traced is not None:
+            body = f"if _forge_tracing(): return _forge_traced({', '.join(names)})\n{body}"
+        return writer.function(name if name.isidentifier() and not iskeyword(name) else "stand_in", header, body.splitlines())
