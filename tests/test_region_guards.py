@@ -175,3 +175,17 @@ def test_another_activation_and_other_places(tmp_path: Path) -> None:
         assert ran(other) == 0, "the function itself is what it was"
         with pytest.raises(TypeError, match="apply_rotary_to_one"):
             turned.forward.__func__.__globals__["apply_rotary_to_one"]()
+
+
+def test_an_attribute_that_cannot_be_compared(tmp_path: Path) -> None:
+    """What was captured as None is something else later."""
+    model, args = HandLayerNorm(32).eval().requires_grad_(False), CASES["module"][1]
+    model.extra = None
+    plain = copy.deepcopy(model)
+    package = package_of(model, tmp_path, *args)
+    with package.optimized(model):
+        model(*args)
+        assert ran(package) == 1
+        for value in ([], torch.ones(1), object()):
+            model.extra = value
+            same(model, plain, package, args)

@@ -111,8 +111,8 @@ def unread_of(path: str) -> frozenset[str]:
 
 
 def state_of(module: torch.nn.Module, names: list[str], known: frozenset[str]) -> list[Any] | None:
-    """The values of `names`, those that are not plain by their description. None where the module lacks one, or has parameters
-    or buffers besides."""
+    """The values of `names`, those that are not plain by their description. None where the module lacks one, holds
+    something there that cannot be compared, or has parameters or buffers besides."""
     own = module.__dict__
     parameters, buffers = own["_parameters"], own["_buffers"]
     if not (parameters.keys() <= known and buffers.keys() <= known):
@@ -126,6 +126,8 @@ def state_of(module: torch.nn.Module, names: list[str], known: frozenset[str]) -
                 return None
         elif type(value) not in PLAIN and not isinstance(value, torch.Tensor):
             value = described(value)
+            if value is None:
+                return None
         values.append(value)
     return values
 

@@ -100,6 +100,7 @@ class State:
         for name, group in groups.items():
             writer.say(f"{held}{name} = {held}[{name!r}]")
             unwanted.append(f"len({held}{name}) != {len(group)}" if group else f"{held}{name}")
+            unwanted += [f"{item!r} not in {held}{name}" for item in group if item not in self.names]
         unwanted += [f"{name!r} in {held}" for name in self.names if name not in own]
         writer.say(f"if {' or '.join(unwanted)}: return None")
         return [self._value(writer, held, name, groups) for name in self.names]
