@@ -2,8 +2,8 @@
 
     python -m benchmarks.models --architectures ../shared/models [NAME ...] [--iterations N] [--time-limit T]
 
-For each model a project is made in `--work`, `forge-tui --run` searches it, `forge-tui export --select eager` packs what is faster
-than eager (the model is compared with eager first), `forge-tui bench` proves it, and the documents go to
+For each model a project is made in `--work`, `forge-tui --run` searches it, `forge-tui export` packs what is faster
+than eager (`--select`: all that is right, for models that wait for their CPU), `forge-tui bench` proves it, and the documents go to
 `results/models-DEVICE.json`: eager, torch.compile, forged, forged under compile, with intervals, agreement and memory. A miss of
 a goal is in the table too, beside the operators that the rest of the time goes to. `--list` names the models. A model of which a
 result is there already for this commit's version is made anew.
@@ -58,9 +58,10 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
                 *(f"--ops={pattern}" for pattern in options.ops))
     run = json.loads(ran.stdout.splitlines()[-1]) if ran.stdout else {}
     package = folder / "package"
-    if forge("export", project, "--select", "eager", "--output", package).returncode:
+    if forge("export", project, "--select", options.select, "--output", package).returncode:
         return {"failed": f"--run ended with {ran.returncode}: {run.get('error') or 'no kernel is faster than eager'}", "run": run}
-    benched = forge("bench", project, "--package", package, "--json", "--seed", options.seed, "--rounds", options.rounds)
+    benched = forge("bench", project, "--package", package, "--json", "--seed", options.seed, "--rounds", options.rounds,
+                    *["--no-autotune"] * (not options.autotune))
     if not benched.stdout:
         return {"failed": f"bench ended with {benched.returncode}", "run": run}
     bench = json.loads(benched.stdout.splitlines()[-1])
@@ -86,9 +87,11 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=6)
     parser.add_argument("--time-limit", default="5m")
     parser.add_argument("--ops", action="append", default=[], metavar="PATTERN", help="only these operators, as of `--run`")
+    parser.add_argument("--select", default="eager", help="which kernels, as of `export`")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the JSON file")
+    parser.add_argument("--autotune", action="store_true", help="beside torch.compile's max-autotune too: an hour for convolutions")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     if options.list:

@@ -132,7 +132,8 @@ def bench(options: Namespace) -> int:
     target = "host" if resolve_device(config.device.target) == "host" else "cuda"
     with model_apart(), ProjectLock(paths):
         seed = secrets.randbits(31) if options.seed is None else options.seed
-        result, dropped = run_bench(paths, config, module.parent, target, seed=seed, rounds=options.rounds, progress=tell)
+        result, dropped = run_bench(paths, config, module.parent, target, seed=seed, rounds=options.rounds,
+                                    autotune=not options.no_autotune, progress=tell)
         if own:
             _record_bench(paths, result, dropped)
         if dropped and own:

@@ -7,6 +7,7 @@ import pytest
 from scripted import NORM, SOFTMAX, VIEW, make_variant
 
 from forge_tui.cuda.device import H200
+from forge_tui.engine.capture import at_floor
 from forge_tui.engine.cards import FORMAT, OperatorFile
 from forge_tui.engine.selection import select_variants
 from forge_tui.errors import ProjectError
@@ -26,6 +27,20 @@ def names(*patterns: str, kind: str = "device") -> list[str]:
 def test_without_patterns_all_that_are_worth_it_the_most_recoverable_first() -> None:
     assert names() == ["softmax", "layer_norm"], "tanh could save 0.1 of 304 us; a view cannot be replaced"
     assert names(kind="cpu") == ["softmax", "layer_norm", "tanh"], "CPU times do not say what a GPU would save"
+
+
+def test_a_call_that_costs_the_cpu_more_than_a_routed_one_is_worth_it_where_forwards_wait_for_it() -> None:
+    waiting = msgspec.structs.replace(TINY, issue_us=35.0)
+    assert (TINY.saving_us, waiting.saving_us) == (pytest.approx(TINY.time_us - TINY.floor_us), 25.0)
+    launch_bound = msgspec.structs.replace(cards("device"), variants=(NORM, SOFTMAX, waiting, VIEW), launch_bound=True)
+    assert [variant.operator.rpartition(".")[2] for variant in select_variants(launch_bound, ())] == ["softmax", "layer_norm", "tanh"]
+
+
+@pytest.mark.parametrize(("launch_bound", "issue_us", "offered"), [(False, 35.0, False), (True, 35.0, True), (True, 10.5, False)])
+def test_a_call_at_the_floor_is_offered_where_its_cpu_time_counts(launch_bound: bool, issue_us: float, offered: bool) -> None:
+    found = at_floor(msgspec.structs.replace(TINY, issue_us=issue_us), launch_bound)
+    assert found.offered is offered and found.reason.startswith("" if offered else "already at the floor")
+    assert found.issue_us == (issue_us if launch_bound else 0.0)
 
 
 def test_patterns_name_operators_in_every_usual_way() -> None:

@@ -58,6 +58,19 @@ def _device_us(run: Callable[[], Any], repeats: int = 10) -> float:
     return sum(event.self_device_time_total for event in trace.key_averages()) / repeats
 
 
+def issue_us(run: Callable[[], Any], calls: int = 10, batches: int = 3) -> float:
+    """Microseconds that the CPU takes to issue one call to a GPU that has nothing else to do: the least of a few batches."""
+    taken = []
+    for _ in range(batches):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            run()
+        taken.append((time.perf_counter() - begin) / calls)
+    torch.cuda.synchronize()
+    return min(taken) * 1e6
+
+
 def forward_us(run: Callable[[], Any], device: torch.device) -> float:
     """Microseconds of one eager forward, wall clock with the device idle before and after; median of up to three."""
     times: list[float] = []

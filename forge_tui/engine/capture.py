@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from forge_tui.cuda.device import H200, DeviceFacts, find_gpu
-from forge_tui.engine.calltiming import call_us, forward_us, one_thread
-from forge_tui.engine.cards import FORMAT, OperatorFile, Skipped, Statistics, Variant, save_operators
+from forge_tui.engine.calltiming import call_us, forward_us, issue_us, one_thread
+from forge_tui.engine.cards import FORMAT, ROUTED_US, OperatorFile, Skipped, Statistics, Variant, save_operators
 from forge_tui.engine.forward import open_model, run_forward
 from forge_tui.engine.inputs import ModelInput, describe_input
 from forge_tui.engine.operators import bytes_moved, lookup, materialize, operations
@@ -33,6 +33,8 @@ BYTE_CAPS = {"cpu": 256 << 20, "cuda": 4 << 30}
 calls, left out first, have most to give."""
 AT_FLOOR = 1.1
 """A call within a tenth of its floor has nothing to give."""
+LAUNCH_BOUND = 1.25
+"""A forward that takes so many times what its operators take on the device waits for its CPU: less than that, gaps are few."""
 Progress = Callable[[str], None]
 
 
@@ -128,47 +130,58 @@ class Capture:
             if number % 20 == 0:
                 self._progress(f"timed {number} of {len(self.recorder.recording.variants)} variants")
             variants.append(self._card(key, seen))
-        variants = once(variants, cuda)
+        launch_bound = cuda and self._launch_bound(variants)
+        variants = once([at_floor(variant, launch_bound) for variant in variants] if cuda else variants, cuda)
         variants.sort(key=lambda item: (not item.offered, -(item.recoverable_us if cuda else item.open_calls * item.time_us)))
         skipped = [*(Skipped(name, count, reason) for (name, reason), count in self.recorder.recording.skipped.items()),
                    *self._hidden_modules()]
         return OperatorFile(FORMAT, self.loaded.description, self.facts, "device" if cuda else "cpu", self.eager_us,
                             tuple(variants), tuple(sorted(skipped, key=lambda item: (-item.calls, item.operator))),
-                            str(torch.__version__), time.time())
+                            str(torch.__version__), time.time(), launch_bound)
+
+    def _launch_bound(self, variants: list[Variant]) -> bool:
+        busy = sum(item.calls * item.time_us for item in variants if not item.covers)
+        if not busy or self.eager_us < LAUNCH_BOUND * busy:
+            return False
+        self._progress(f"launch-bound: of a forward's {self.eager_us / 1e3:.1f} ms the device works {busy / 1e3:.1f} ms and waits for its CPU "
+                       f"else; calls are ranked by what their CPU time would save too")
+        return True
 
     def _card(self, key: str, seen: Seen) -> Variant:
         kept, call = self.samples(key), seen.call
-        time_us, reason = self._time(seen, kept)
+        time_us, issued_us, reason = self._time(seen, kept)
         moved = bytes_moved(call)
         floor_us = max(moved / self.facts.copy_bytes_per_s * 1e6, self.facts.launch_us)
-        if not reason and self.device.type == "cuda" and time_us <= AT_FLOOR * floor_us:
-            reason = f"already at the floor: {time_us:.1f} us, and the bytes alone take {floor_us:.1f} us"
         return Variant(key=key, call=call, calls=self.recorder.recording.calls[key], time_us=time_us, bytes_moved=moved,
                        operations=operations(call), floor_us=floor_us, statistics=self._statistics(seen, kept),
                        samples=(), modules=tuple(seen.modules), forms=tuple(seen.forms.values()),
-                       covers=dict(seen.covers), offered=not reason, reason=reason)
+                       covers=dict(seen.covers), offered=not reason, reason=reason, issue_us=issued_us)
 
-    def _time(self, seen: Seen, kept: list[KeptSample]) -> tuple[float, str]:
-        """Microseconds of one call alone, and why it cannot be offered, if so."""
+    def _time(self, seen: Seen, kept: list[KeptSample]) -> tuple[float, float, str]:
+        """Microseconds of one call alone, of issuing it, and why it cannot be offered, if so."""
         call = seen.call
         if not kept:
             size = sum(spec.span for _, spec in call.tensors() if not spec.weight)
-            return 0.0, (f"its inputs ({size / 2**20:.1f} MB) do not fit into what is kept of all variants: raise [capture] "
+            return 0.0, 0.0, (f"its inputs ({size / 2**20:.1f} MB) do not fit into what is kept of all variants: raise [capture] "
                          f"byte_cap, now {self.recorder.keeper.byte_cap / 2**20:.1f} MB")
         if all(spec.numel == 0 for spec in call.outputs):
-            return 0.0, "its result is empty"
+            return 0.0, 0.0, "its result is empty"
         changed = sorted({name for sample in kept for name in sample.weights.values()} & self._changed)
         if changed:
-            return 0.0, f"{changed[0]} changes during the forward"
+            return 0.0, 0.0, f"{changed[0]} changes during the forward"
         tensors = self.tensors(kept[0], seen)
         try:
             operator, arguments = lookup(call.operator), materialize(call, tensors)
             with torch.no_grad():
                 difference = outputs_agree(call, operator.call(arguments))
-                taken = call_us(lambda: operator.call(arguments), self.device, len(self.recorder.recording.variants))
+                def run() -> object:
+                    return operator.call(arguments)
+
+                taken = call_us(run, self.device, len(self.recorder.recording.variants))
+                issued = issue_us(run) if self.device.type == "cuda" else 0.0
         except Exception as error:  # torch may refuse the call for any reason of its own; the model itself ran
-            return 0.0, f"it cannot be run alone: {type(error).__name__}: {first_lines(error, 1)}"
-        return taken, difference
+            return 0.0, 0.0, f"it cannot be run alone: {type(error).__name__}: {first_lines(error, 1)}"
+        return taken, issued, difference
 
     def _statistics(self, seen: Seen, kept: list[KeptSample]) -> dict[str, Statistics]:
         every = [self.tensors(sample, seen) for sample in kept]
@@ -211,6 +224,16 @@ def _parent(model: nn.Module, name: str) -> nn.Module | None:
 
 def _with_samples(variant: Variant, names: tuple[str, ...]) -> Variant:
     return msgspec.structs.replace(variant, samples=names)
+
+
+def at_floor(variant: Variant, launch_bound: bool) -> Variant:
+    """A variant with a reason where a kernel has nothing to give: neither time of the device nor, where that waits, of the CPU."""
+    if not launch_bound:
+        variant = msgspec.structs.replace(variant, issue_us=0.0)
+    if not variant.offered or variant.time_us > AT_FLOOR * variant.floor_us or variant.issue_us > AT_FLOOR * ROUTED_US:
+        return variant
+    return msgspec.structs.replace(variant, offered=False, reason=(
+        f"already at the floor: {variant.time_us:.1f} us, and the bytes alone take {variant.floor_us:.1f} us"))
 
 
 def _with_variants(cards: OperatorFile, variants: tuple[Variant, ...]) -> OperatorFile:

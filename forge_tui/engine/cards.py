@@ -63,6 +63,10 @@ class CallForm(Struct, frozen=True):
     """Of regions."""
 
 
+ROUTED_US = 10.0
+"""CPU time of a call that a package routes to its kernel, at the most: guard, allocation and launch."""
+
+
 class Variant(Struct, frozen=True):
     """One operator with one set of dtypes, shapes, strides, alignments and other arguments."""
 
@@ -98,6 +102,8 @@ class Variant(Struct, frozen=True):
     """Of `calls`: those that regions which are offered make. A kernel of the region's takes them."""
     taken_by: str = ""
     """The region that makes all of them, if one does: such a variant is not offered, but may be asked for by name."""
+    issue_us: float = 0.0
+    """CPU time to issue one eager call, where forwards wait for their CPU (`OperatorFile.launch_bound`); 0 elsewhere."""
 
     @property
     def open_calls(self) -> int:
@@ -111,7 +117,12 @@ class Variant(Struct, frozen=True):
     @property
     def recoverable_us(self) -> float:
         """Microseconds a forward would save at the floor."""
-        return self.open_calls * max(0.0, self.time_us - self.floor_us)
+        return self.open_calls * self.saving_us
+
+    @property
+    def saving_us(self) -> float:
+        """Microseconds that a kernel at the floor would save of one call: of the device, or of the CPU that the device waits for."""
+        return max(0.0, self.time_us - self.floor_us, self.issue_us - ROUTED_US)
 
 
 class Skipped(Struct, frozen=True):
@@ -139,6 +150,8 @@ class OperatorFile(Struct, frozen=True):
     """torch's version."""
     captured_at: float = 0.0
     """Unix seconds."""
+    launch_bound: bool = False
+    """Whether the device waits for the CPU through much of a forward, which takes longer than all operators on the device."""
 
     def share(self, variant: Variant) -> float:
         """The variant's part of the summed operator time, 0 to 1."""

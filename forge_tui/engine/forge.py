@@ -187,6 +187,10 @@ class _Run:
         from forge_tui.engine.package.export import export_package  # imports torch
         from forge_tui.engine.package.selection import select
 
+        if cards.launch_bound:
+            self.recorder.note("info", "the forward waits for its CPU, so kernels that gain nothing on the device may still gain in the model: "
+                                       f"`forge-tui export {self.paths.root} -o OUT --select all`, then `forge-tui bench` with --package OUT "
+                                       "drops those that do not")
         found, unsafe = select(winners(self.state, cards), "safe")
         more = [winner for winner in select(faster, "eager")[0] if winner not in found]
         if more:

@@ -54,7 +54,7 @@ def _calls_inside(region: Variant) -> float:
 
 def _worth(variant: Variant, calls: float) -> float:
     """Microseconds that so many calls could save, if it is offered."""
-    return calls * max(0.0, variant.time_us - variant.floor_us) if variant.offered else 0.0
+    return calls * variant.saving_us if variant.offered else 0.0
 
 
 def _worth_inside(region: Variant, calls: float, cards: Mapping[str, Variant]) -> float:

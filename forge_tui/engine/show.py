@@ -221,7 +221,7 @@ def _some(names: tuple[str, ...], most: int = 3) -> str:
 def render_cards(cards: OperatorFile) -> str:
     """What a capture found: the model, then a line for each variant, those that no kernel may replace by reason."""
     kind = "GPU" if cards.time_kind == "device" else "CPU"
-    lines = [cards.model, f"one forward: {cards.forward_us / 1e3:.2f} ms ({kind})", "",
+    lines = [cards.model, f"one forward: {cards.forward_us / 1e3:.2f} ms ({kind}{', launch-bound' * cards.launch_bound})", "",
              f"{'VARIANT':<12}  {'CALLS':>5}  {kind + ' TIME':>10}  {'SHARE':>6}  OPERATOR"]
     for variant in cards.variants:
         if variant.offered:

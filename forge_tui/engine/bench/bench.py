@@ -66,15 +66,15 @@ class Bench:
         self.dropped: dict[str, str] = {}
         """Variant to reason."""
 
-    def run(self, rounds: int) -> BenchResult:
-        """All of it. On a device without a clock of its own (`host`) outputs are compared and nothing is timed."""
+    def run(self, rounds: int, autotune: bool = True) -> BenchResult:
+        """All of it. autotune: torch.compile's max-autotune too, whose search may take an hour. On a device without a clock of its own (`host`) outputs are compared and nothing is timed."""
         timed = self.device.type == "cuda"
         agreement = self._agree()
         if not agreement.within:
             agreement = self._drop_wrong(agreement)
         if timed:
             self._drop_slow(rounds)
-        contenders = self._time(rounds) if timed else ()
+        contenders = self._time(rounds, autotune) if timed else []
         accepted, reason = self._judge(agreement, contenders)
         name = torch.cuda.get_device_name(self.device) if timed else "host"
         return BenchResult(SCHEMA_VERSION, self.loaded.description, name, "device" if timed else "none", str(torch.__version__),
@@ -143,10 +143,9 @@ class Bench:
                 self._drop(entry.variant, f"the model is {pair[1].speedup:.3f}x as fast without it, interval {gain[0]:.3f} "
                                           f"to {gain[1]:.3f}")
 
-    def _time(self, rounds: int) -> list[Contender]:
+    def _time(self, rounds: int, autotune: bool) -> list[Contender]:
         item = self.inputs[0]
-        compiled = {"torch.compile": torch.compile(_twin(self.model)),
-                    "torch.compile max-autotune": torch.compile(_twin(self.model), mode="max-autotune-no-cudagraphs")}
+        compiled = torch.compile(_twin(self.model))
         forged = self.package.apply(_twin(self.model))
         both = torch.compile(self.package.apply(_twin(self.model)))
 
@@ -157,9 +156,15 @@ class Bench:
 
             return run
 
-        calls = {"eager": call(self.model), **{name: call(model) for name, model in compiled.items()}, "forged": call(forged),
-                 "forged under compile": call(both)}
-        return measure(calls, self.device, self.seed, rounds=rounds, progress=self.progress)
+        calls = {"eager": call(self.model), "torch.compile": call(compiled), "forged": call(forged), "forged under compile": call(both)}
+        found = measure(calls, self.device, self.seed, rounds=rounds, progress=self.progress)
+        for one in found:
+            self.progress(f"{one.name}: {one.us:.0f} us, {one.speedup:.3f}x" if one.us and one.speedup else f"{one.name}: {one.note}")
+        if autotune:                                        # beside eager on its own, after the others: whoever cannot wait has seen them
+            tuned = torch.compile(_twin(self.model), mode="max-autotune-no-cudagraphs")
+            found += measure({"eager": call(self.model), "torch.compile max-autotune": call(tuned)}, self.device, self.seed,
+                             rounds=rounds, progress=self.progress)[1:]
+        return found
 
     # -- what is said
 
@@ -196,7 +201,7 @@ class Bench:
 
 
 def bench(paths: ProjectPaths, config: ProjectConfig, package: Path, target: Literal["host", "cuda"], *, seed: int,
-          rounds: int, progress: Progress = lambda text: None) -> tuple[BenchResult, dict[str, str]]:
+          rounds: int, autotune: bool = True, progress: Progress = lambda text: None) -> tuple[BenchResult, dict[str, str]]:
     """Bench the project's model with the package at `package` (its importable folder); the result, and what to drop."""
     progress("loading the model")
     loaded, inputs = open_model(config, paths.root)
@@ -207,7 +212,7 @@ def bench(paths: ProjectPaths, config: ProjectConfig, package: Path, target: Lit
         backend = HostBackend()
     device = torch.device("cuda", torch.cuda.current_device()) if target == "cuda" else torch.device("cpu")
     made = Bench(loaded, inputs, Package(package, backend), device, seed, progress)
-    return made.run(rounds), made.dropped
+    return made.run(rounds, autotune), made.dropped
 
 
 @contextmanager
