@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +21,9 @@ from torch.nn import functional as F
 from forge_tui.cuda.device import H200
 from forge_tui.engine.capture import capture_model
 from forge_tui.engine.inputs import ModelInput
-from forge_tui.engine.package.runtime import Entry, Package
+from forge_tui.engine.package.runtime import Backend, Entry, Package
 from forge_tui.engine.package.runtime.driver import CudaBackend
+from forge_tui.engine.package.runtime.parts import helpers
 from forge_tui.engine.sources import LoadedModel
 
 DTYPE = torch.bfloat16
@@ -114,18 +116,51 @@ def draw(*shape: int) -> torch.Tensor:
     return torch.randn(shape).to(DTYPE)
 
 
-CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor, ...]]]] = {
-    "relu": (Relu, lambda: (draw(4, 8),)),
-    "softmax": (Softmax, lambda: (draw(4, 8),)),
-    "group_norm": (lambda: nn.GroupNorm(4, 16), lambda: (draw(2, 16, 4, 4),)),
-    "RMSNorm written out": (lambda: RMSNorm(32), lambda: (draw(6, 32),)),
-    "silu * up": (Gate, lambda: (draw(6, 32), draw(6, 32))),
-    "rotary": (Rotary, lambda: (draw(1, 4, 6, 16), draw(1, 2, 6, 16), draw(1, 6, 16), draw(1, 6, 16))),
-    "group_norm + silu": (lambda: Activated(nn.GroupNorm(4, 16), nn.SiLU()), lambda: (draw(2, 16, 4, 4),)),
-    "batch_norm + relu": (lambda: Activated(nn.BatchNorm2d(16), nn.ReLU()), lambda: (draw(2, 16, 4, 4),)),
-    "add + RMSNorm, both kept": (Residual, lambda: (draw(6, 32), draw(6, 32))),
+@dataclass(frozen=True)
+class Case:
+    """One kind of call that a kernel replaces."""
+
+    make: Callable[[], nn.Module]
+    """A model of nothing else."""
+    inputs: Callable[[], tuple[torch.Tensor, ...]]
+    stand_in: Callable[[Package, Callable[..., Any]], Callable[..., Any]]
+    """What a package puts in the place of the call, for a given original."""
+    arguments: Callable[[nn.Module, tuple[torch.Tensor, ...]], tuple[Any, ...]] = lambda model, tensors: tensors
+    """What the model gives it."""
+    inline: bool = False
+    """Whether the original is no call of its own, but lines of a forward."""
+
+
+def of_torch(function: Callable[..., Any]) -> Callable[[Package, Callable[..., Any]], Callable[..., Any]]:
+    return lambda package, original: package.routers[function].standing_in(function, original)
+
+
+def of_part(kind: str) -> Callable[[Package, Callable[..., Any]], Callable[..., Any]]:
+    return lambda package, original: helpers(list(package.parts.values()), {kind: original})[kind]
+
+
+def normed(norm: Callable[[], nn.Module], act: Callable[[], nn.Module]) -> Case:
+    return Case(lambda: Activated(norm(), act()), lambda: (draw(2, 16, 4, 4),), of_part("norm_act"),
+                lambda model, tensors: (model.act, model.norm, *tensors), inline=True)
+
+
+CASES = {
+    "relu": Case(Relu, lambda: (draw(4, 8),), of_torch(F.relu)),
+    "softmax": Case(Softmax, lambda: (draw(4, 8),), of_torch(F.softmax), lambda model, tensors: (*tensors, -1)),
+    "group_norm": Case(lambda: nn.GroupNorm(4, 16), lambda: (draw(2, 16, 4, 4),), of_torch(F.group_norm),
+                       lambda model, tensors: (*tensors, 4, model.weight, model.bias, 1e-5)),
+    "RMSNorm written out": Case(lambda: RMSNorm(32), lambda: (draw(6, 32),),
+                                lambda package, original: next(iter(package.regions.values())).around(original),
+                                lambda model, tensors: (model, *tensors)),
+    "silu * up": Case(Gate, lambda: (draw(6, 32), draw(6, 32)), of_part("act_mul"), lambda model, tensors: (model.act_fn, *tensors), inline=True),
+    "rotary": Case(Rotary, lambda: (draw(1, 4, 6, 16), draw(1, 2, 6, 16), draw(1, 6, 16), draw(1, 6, 16)),
+                   lambda package, original: next(iter(package.functions.values())).standing_in(apply_rotary_pos_emb, original)),
+    "group_norm + silu": normed(lambda: nn.GroupNorm(4, 16), nn.SiLU),
+    "batch_norm + relu": normed(lambda: nn.BatchNorm2d(16), nn.ReLU),
+    "add + RMSNorm, both kept": Case(Residual, lambda: (draw(6, 32), draw(6, 32)), of_part("add_norm_sum"),
+                                     lambda model, tensors: (model.norm, tensors[1], tensors[0]), inline=True),
 }
-"""By what the kernel does: a model of nothing else, and its arguments."""
+"""By what the kernel does."""
 
 
 class SilentDriver:
@@ -162,7 +197,7 @@ def no_device() -> Iterator[None]:
         yield
 
 
-def packed(folder: Path, model: nn.Module, args: tuple[torch.Tensor, ...]) -> Package:
+def packed(folder: Path, model: nn.Module, args: tuple[torch.Tensor, ...], backend: Backend | None = None) -> Package:
     """A package for what capture offers of this model, each kernel one launch that gets every tensor."""
     cards = capture_model(LoadedModel(model, "benchmark"), [ModelInput(args, label="benchmark")], torch.device("cpu"), H200).cards()
     files: dict[str, bytes] = {"images/none.ptx": b"", f"kernels/{'0' * 64}.cu": b""}
@@ -179,7 +214,7 @@ def packed(folder: Path, model: nn.Module, args: tuple[torch.Tensor, ...]) -> Pa
         (folder / name).write_bytes(data)
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     (folder / "manifest.toml").write_text(tomli_w.dumps({"format": 1, "entries": entries, "files": hashes}))
-    return Package(folder, SilentBackend())
+    return Package(folder, backend or SilentBackend())
 
 
 def record(variant: Any, outputs: list[str], names: list[str]) -> dict[str, Any]:

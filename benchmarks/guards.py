@@ -1,11 +1,16 @@
 """What a package's guards cost: CPU microseconds of one call, matched and not, beside the eager call it replaces.
 
     python -m benchmarks.guards          writes benchmarks/results/guards-cpu.json
+
+The matched call is whole, from the model's code to the call of the driver, which does nothing: guards, counter, results
+allocated, arguments packed. Eager runs on a few elements, so that its time is that of the calls, and launches nothing either. Contenders take turns
+in one process; figures are the least of all rounds, since other processes can only add, and the median within rounds.
 """
 
 from __future__ import annotations
 
 import copy
+import ctypes
 import json
 import statistics
 import sys
@@ -17,8 +22,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.guardcases import CASES, Nothing, no_device, packed
+from benchmarks.guardcases import CASES, DTYPE, Case, Nothing, SilentDriver, no_device, packed
 from benchmarks.results import FOLDER, header, write
+from forge_tui.engine.package.runtime import Package
 
 CALLS, ROUNDS = 300, 120
 """Many short rounds, interleaved: the least is of one that nothing interrupted, and contenders meet the same disturbances."""
@@ -56,44 +62,56 @@ MISSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def measured(folder: Path, name: str) -> dict[str, Any]:
-    make, inputs = CASES[name]
-    model, args = make().to(inputs()[0].dtype).eval().requires_grad_(False), inputs()
+    """One row: the whole matched call in a model and the eager one, the model's own call taken off both; and what misses add."""
+    case = CASES[name]
+    model, args = case.make().to(DTYPE).eval().requires_grad_(False), case.inputs()
     plain = copy.deepcopy(model)
-    package, nothing = packed(folder, model, args), Nothing()
+    package, empty = packed(folder, model, args), Nothing()
     package.apply(model)
-    model(*args)
-    before = sum(kernel["calls"] for kernel in package.report()["kernels"])
-    model(*args)
-    after = sum(kernel["calls"] for kernel in package.report()["kernels"])
-    kernels = after - before
-    assert kernels, f"{name}: {package.report()}"
-    times = interleaved({"forged": lambda: model(*args), "eager": lambda: plain(*args), "nothing": lambda: nothing(*args)})
-    row: dict[str, Any] = {"kernels": kernels, "matches": apart(times, "forged", "nothing"), "eager": apart(times, "eager", "nothing")}
-    for miss, change in MISSES.items() if kernels == 1 else ():  # elsewhere the second may match what the first returns
-        own, other = (model, plain)
-        if miss == "dtype":
-            own, other = package.apply(copy.deepcopy(plain).float()), copy.deepcopy(plain).float()
-        changed = tuple(change(item) for item in args)
-        try:
-            other(*changed)
-        except RuntimeError:
-            continue
-        times = interleaved({"forged": lambda: own(*changed), "eager": lambda: other(*changed)})
-        row[f"does not match: {miss}"] = apart(times, "forged", "eager")
-    ran = sum(kernel["calls"] for kernel in package.report()["kernels"])
-    assert ran == after + ROUNDS * CALLS * kernels, f"{name}: a call that must not match did"
-    return row
+    times = interleaved({"forged": lambda: model(*args), "eager": lambda: plain(*args), "empty": lambda: empty(*args)})
+    assert ran(package) == ROUNDS * CALLS, f"{name}: not one kernel a call: {package.report()}"
+    return {"matches": apart(times, "forged", "empty"), "eager": apart(times, "eager", "empty"), "does not match": misses(case, plain, args, package)}
+
+
+def misses(case: Case, plain: torch.nn.Module, args: tuple[torch.Tensor, ...], package: Package) -> dict[str, Any]:
+    """What a call costs that is turned away, without the original, which is replaced by nothing."""
+    stand_in = case.stand_in(package, nothing)
+    stand_in(*case.arguments(plain, args))  # from now on there is a generated function
+    before, found = ran(package), {}
+    for miss, change in MISSES.items():
+        given = case.arguments(plain, tuple(change(item) for item in args))
+        assert stand_in(*given) is None, f"{miss} matches"
+        times = interleaved({"guarded": lambda: stand_in(*given), "original": (lambda: None) if case.inline else lambda: nothing(*given)})
+        found[miss] = apart(times, "guarded", "original")
+    assert ran(package) == before
+    return found
+
+
+def nothing(*args: Any, **kwargs: Any) -> None:
+    """Stands for an original."""
+
+
+def ran(package: Package) -> int:
+    return sum(kernel["calls"] for kernel in package.report()["kernels"])
+
+
+def pieces() -> dict[str, float]:
+    """What no guard can save: the allocation of one result, and a call through ctypes of a function that does nothing."""
+    submit, memory = SilentDriver().cuLaunchKernelEx, ctypes.byref(ctypes.c_uint64())
+    function = ctypes.c_void_p.from_param(1)
+    allocate = torch._C._dynamo.guards._empty_strided_cpu
+    times = interleaved({"allocation": lambda: allocate((4, 8), (8, 1), DTYPE), "driver": lambda: submit(memory, function, memory, None), "": lambda: None})
+    return {name: apart(times, name, "")["least"] for name in ("allocation", "driver")}
 
 
 def main() -> None:
     torch.set_num_threads(1)
     wanted = sys.argv[1:] or list(CASES)
     with tempfile.TemporaryDirectory() as folder, torch.no_grad(), no_device():
-        rows = {name: measured(Path(folder) / str(at), name) for at, name in enumerate(wanted)}
-    document = {**header("guards"), "us": rows}
-    for name, row in rows.items():
-        print(f"{name:28s}", " ".join(f"{key.replace('does not match: ', 'x ')} {value['least']:.2f}/{value['median']:.2f}" for key, value in row.items() if key != "kernels"))
-    if len(rows) == len(CASES):
+        document = {**header("guards"), "parts_of_a_match_us": pieces(),
+                    "us": {name: measured(Path(folder) / str(at), name) for at, name in enumerate(wanted)}}
+    print(json.dumps(document, indent=1))
+    if len(wanted) == len(CASES):
         write(FOLDER / "guards-cpu.json", document)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .entry import Entry, Launcher, PackageError, Tensors
+from .writer import Writer
 
 
 class _Value(ctypes.Union):
@@ -89,31 +90,17 @@ def _image_for(images: dict[str, str], capability: int) -> str:
 
 
 def _on_device(backend: CudaBackend, device: torch.device, scratch: list[Any], launches: list[_Launch], slots: int) -> Launcher:
-    """What runs an entry's launches. Its `at` does the same from addresses, where the device is the current one, which `current` tells."""
-    index, pack, submit = device.index, struct.Struct(f"={slots}Q").pack_into, backend.driver().cuLaunchKernelEx
-    # private to torch, and several times as fast as the public ones
-    stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (lambda index: torch.cuda.current_stream(index).cuda_stream)
+    """What runs an entry's launches on tensors. Its `write` gives the lines that do so from addresses, where the device is the current one,
+    which its `current` tells."""
+    index = device.index
     current: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
-    free: list[_Block] = []
-    """Blocks no thread is launching with: taking and giving back are atomic, so threads need no lock."""
 
-    def at(*addresses: int) -> None:
-        if scratch:
-            held = [_filled(torch.empty(shape, dtype=dtype, device=device), fill) for dtype, shape, fill in scratch]
-            addresses = (*addresses, *[buffer.data_ptr() for buffer in held])
-        stream = stream_of(index)
-        try:
-            block = free.pop()
-        except IndexError:
-            block = _Block(launches, slots)
-        if block.stream != stream:
-            block.use(stream)
-        pack(block.words, 0, *addresses)
-        for config, function, parameters in block.calls:
-            status = submit(config, function, parameters, None)
-            if status:
-                backend.check("cuLaunchKernelEx", config, function, parameters, None)  # once more: in the driver's own words
-        free.append(block)  # the driver has copied the arguments
+    def write(writer: Writer, addresses: list[str]) -> list[str]:
+        return _lines(writer, backend, device, scratch, launches, slots, addresses)
+
+    names = [f"a{at}" for at in range(slots - len(scratch))]
+    writer = Writer()
+    at = writer.function("launch", ", ".join(names), write(writer, names))
 
     def run(tensors: Tensors) -> None:
         addresses = [tensor.data_ptr() for tensor in tensors]
@@ -123,8 +110,36 @@ def _on_device(backend: CudaBackend, device: torch.device, scratch: list[Any], l
             with torch.cuda.device(index):
                 at(*addresses)
 
-    run.at, run.current = at, current  # type: ignore[attr-defined]
+    run.write, run.current = write, current  # type: ignore[attr-defined]
     return run
+
+
+def _lines(writer: Writer, backend: CudaBackend, device: torch.device, scratch: list[Any], launches: list[_Launch], slots: int,
+           addresses: list[str]) -> list[str]:
+    """The launches from these addresses, written out: calls and tuples cost Python more than all else here."""
+    free: list[_Block] = []
+    """Blocks no thread is launching with: taking and giving back are atomic, so threads need no lock."""
+    submit = backend.driver().cuLaunchKernelEx
+
+    def failed(block: _Block, number: int) -> None:
+        backend.check("cuLaunchKernelEx", *block.calls[number], None)  # once more: in the driver's own words
+
+    def held() -> list[torch.Tensor]:
+        return [_filled(torch.empty(shape, dtype=dtype, device=device), fill) for dtype, shape, fill in scratch]
+
+    # private to torch, and several times as fast as the public one
+    stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (lambda index: torch.cuda.current_stream(index).cuda_stream)
+    buffers = [f"held[{at}].data_ptr()" for at in range(len(scratch))]
+    lines = [f"held = {writer.named('held', held)}()"] if scratch else []
+    lines += [f"stream = {writer.named('stream_of', stream_of)}({device.index})",
+              "try:", f"    block = {writer.named('take', free.pop)}()",
+              "except IndexError:", f"    block = {writer.named('make', lambda: _Block(launches, slots))}()",
+              "if block.stream != stream: block.use(stream)",
+              f"{writer.named('pack', struct.Struct(f'={slots}Q').pack_into)}(block.words, 0, {', '.join([*addresses, *buffers])})"]
+    for number in range(len(launches)):
+        lines += [f"config, function, parameters = block.calls[{number}]",
+                  f"if {writer.named('submit', submit)}(config, function, parameters, None): {writer.named('failed', failed)}(block, {number})"]
+    return [*lines, f"{writer.named('give_back', free.append)}(block)"]  # the driver has copied the arguments
 
 
 def _filled(buffer: torch.Tensor, fill: int | None) -> torch.Tensor:

@@ -184,16 +184,17 @@ class Ready:
     def __init__(self, entry: Entry, device: torch.device, launch: Launcher) -> None:
         self.device = device
         self.launch = launch
-        self.launch_at: Callable[..., None] | None = getattr(launch, "at", None)
-        """Launches from addresses instead of tensors, where `current` tells this device; None where the backend has no such."""
+        self.write: Callable[[Any, list[str]], list[str]] | None = getattr(launch, "write", None)
+        """The launch as lines for a `writer.Writer`, from the tensors' addresses, where `current` tells this device; None where the
+        backend has no such."""
         self.current: Callable[[], int] | None = getattr(launch, "current", None)
-        """The device that is the current one: to be asked before `launch_at` and `empty`; None where there is but one."""
+        """The device that is the current one: to be asked before those lines and `empty`; None where there is but one."""
         guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
         self.empty: Callable[..., torch.Tensor] | None = getattr(guards, f"_empty_strided_{device.type}", None)
         """Allocates by shape, strides and dtype on the current device: torch's compiler's own, without the cost of a general
         call; private to torch."""
         if device.type == "cuda" and self.current is None:
-            self.empty = self.launch_at = None
+            self.empty = self.write = None
         self._written = entry.written
         self._makers = [None if at >= 0 else self.maker(pattern) for pattern, at in zip(entry.outputs, entry.written, strict=True)]
 

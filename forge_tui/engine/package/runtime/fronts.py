@@ -10,7 +10,8 @@ import torch
 
 from .entry import Ready
 from .forms import Spelling
-from .matched import ABSENT, CANNOT, Fast, Values, Writer, early, matched
+from .matched import ABSENT, Fast, Values, early, matched
+from .writer import CANNOT, Writer
 
 MOST_FAST = 4
 """Generated functions kept of one spelling: the same call with ordinary and with inference tensors, on two devices."""

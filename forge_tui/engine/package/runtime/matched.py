@@ -22,6 +22,7 @@ from .entry import Ready
 from .forms import Spelling
 from .mode import foreign_mode
 from .patterns import Anything, Tensor
+from .writer import Writer
 
 try:
     from torch._C._dynamo.guards import TensorGuards
@@ -31,43 +32,7 @@ except ImportError:  # private to torch: another version may not have it
 ABSENT = object()
 """The default of a stand-in's parameter that not every call gives."""
 
-CANNOT = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
-"""What looking at an argument may raise that is no plain tensor, or no module as it was."""
-
 Fast = Callable[..., Any]
-
-
-class Writer:
-    """Lines of a function, and the objects they name."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.space: dict[str, Any] = {"CANNOT": CANNOT}
-        self._count = 0
-
-    def name(self, value: Any) -> str:
-        """A name for an object; numbers and text that read back as themselves are written out."""
-        if value is None or type(value) in (bool, int, str):
-            return repr(value)
-        return self.named("k", value)
-
-    def named(self, stem: str, value: Any) -> str:
-        name = f"{stem}{len(self.space)}"
-        self.space[name] = value
-        return name
-
-    def fresh(self) -> str:
-        self._count += 1
-        return f"t{self._count}"
-
-    def say(self, *lines: str) -> None:
-        self.lines += lines
-
-    def function(self, name: str, parameters: str, body: Sequence[str]) -> Callable[..., Any]:
-        """Compiled. The namespace has no `__name__`: see `weave.Weaver._space`."""
-        source = "\n".join([f"def {name}({parameters}):", *("    " + line for line in body)])
-        exec(compile(source, f"<forge {name}>", "exec"), self.space)  # noqa: S102 - our own text, of names and numbers alone
-        return self.space[name]
 
 
 class State:
@@ -149,8 +114,7 @@ def early(count: int, first: int, spelling: Spelling) -> Fast:
     count: of arguments. first: which of them is the first tensor.
     """
     writer = Writer()
-    _write_first(writer, f"a{first}", spelling)
-    return writer.function("early", _parameters(count), [*_tried(writer.lines), "return None"])
+    return writer.function("early", _parameters(count), [*_tried(_first(writer, f"a{first}", spelling)), "return None"])
 
 
 def matched(count: int, first: int, spelling: Spelling, given: Values, tensors: Sequence[torch.Tensor], ready: Ready) -> Fast | None:
@@ -158,7 +122,9 @@ def matched(count: int, first: int, spelling: Spelling, given: Values, tensors: 
     if TensorGuards is None:
         return None
     writer = Writer()
-    _write_first(writer, f"a{first}", spelling)
+    early_on = bool(given.states) or len(tensors) > 1  # gathering a state, or looking at several tensors, costs more than at the first
+    if early_on:
+        writer.say(*_first(writer, f"a{first}", spelling))
     writer.say(*(f"if {name} is not {writer.named('k', ABSENT)}: return None" for name in given.absent))
     values: list[str | None] = list(given.before)
     for state in given.states:
@@ -167,8 +133,9 @@ def matched(count: int, first: int, spelling: Spelling, given: Values, tensors: 
     inputs = [found[place] for place in spelling.order]
     check = TensorGuards(*tensors, dynamic_dims_sizes=[list(tensor.size()) for tensor in tensors],
                          dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors]).check
-    writer.say(f"if not {writer.named('check', check)}({', '.join(inputs)}): return None")
-    _write_rest(writer, spelling, inputs, tensors)
+    why = [] if early_on else _first(writer, f"a{first}", spelling)
+    writer.say(f"if not {writer.named('check', check)}({', '.join(inputs)}):", *("    " + line for line in [*why, "return None"]))
+    _write_rest(writer, spelling, inputs, tensors, early_on)
     if ready.current is not None:
         writer.say(f"if {writer.named('current', ready.current)}() != {ready.device.index}: return None")
     return writer.function("fast", _parameters(count), [*_tried(writer.lines), *_run(writer, spelling, inputs, ready)])
@@ -182,15 +149,15 @@ def _tried(lines: list[str]) -> list[str]:
     return ["try:", *("    " + line for line in lines), "except CANNOT:", "    return None"]
 
 
-def _write_first(writer: Writer, first: str, spelling: Spelling) -> None:
+def _first(writer: Writer, variable: str, spelling: Spelling) -> list[str]:
+    """The first input's guards, one by one; its address is `p0`."""
     pattern = spelling.entry.inputs[0]
-    writer.say(f"if {first}.dtype is not {writer.named('k', pattern.dtype)}: return 'other dtype'", f"p0 = {first}.data_ptr()")
-    if pattern.align > 1:
-        writer.say(f"if p0 % {pattern.align}: return 'other alignment'")
-    if pattern.dense:  # a look at contiguity, which is cheaper, tells most other strides; the guards compare them all
-        writer.say(f"if not {first}.is_contiguous(): return 'other stride'")
-    else:
-        writer.say(f"if {first}.stride() != {pattern.stride!r}: return 'other stride'")
+    return [f"if {variable}.dtype is not {writer.named('k', pattern.dtype)}: return 'other dtype'",
+            f"p0 = {variable}.data_ptr()",
+            *([f"if p0 % {pattern.align}: return 'other alignment'"] if pattern.align > 1 else []),
+            # contiguity is cheaper to ask for, and tells most other strides; torch's guards compare them all
+            f"if not {variable}.is_contiguous(): return 'other stride'" if pattern.dense else
+            f"if {variable}.stride() != {pattern.stride!r}: return 'other stride'"]
 
 
 def _opened(writer: Writer, spelling: Spelling, values: list[str | None]) -> list[str]:
@@ -203,26 +170,24 @@ def _opened(writer: Writer, spelling: Spelling, values: list[str | None]) -> lis
         elif isinstance(pattern, tuple):
             inner = [writer.fresh() for _ in pattern]
             writer.say(f"if type({variable}) is not tuple and type({variable}) is not list: return None",
-                       f"if len({variable}) != {len(pattern)}: return None", *([f"{', '.join(inner)}, = {variable}"] if inner else []))
+                       f"if len({variable}) != {len(pattern)}: return 'other arguments'", *([f"{', '.join(inner)}, = {variable}"] if inner else []))
             for item, wanted in zip(inner, pattern, strict=True):
                 compare(item, wanted)
         elif pattern is None or type(pattern) in (bool, torch.dtype):
-            writer.say(f"if {variable} is not {writer.name(pattern)}: return None")
+            writer.say(f"if {variable} is not {writer.name(pattern)}: return 'other arguments'")
         elif pattern is not Anything and variable is not None:
-            writer.say(f"if type({variable}) is not {writer.named('k', type(pattern))} or {variable} != {writer.name(pattern)}: return None")
+            writer.say(f"if type({variable}) is not {writer.named('k', type(pattern))} or {variable} != {writer.name(pattern)}: return 'other arguments'")
 
     for variable, pattern in zip(values, spelling.values, strict=True):
         compare(variable, pattern)
     return found
 
 
-def _write_rest(writer: Writer, spelling: Spelling, inputs: list[str], tensors: Sequence[torch.Tensor]) -> None:
-    """What torch's guards leave open."""
-    patterns = spelling.entry.inputs
-    for at, variable in enumerate(inputs):
-        if at:
-            writer.say(f"p{at} = {variable}.data_ptr()")
-    odd = [f"p{at} % {pattern.align}" for at, pattern in enumerate(patterns) if at and pattern.align > 1]
+def _write_rest(writer: Writer, spelling: Spelling, inputs: list[str], tensors: Sequence[torch.Tensor], first: bool) -> None:
+    """What torch's guards leave open. first: whether the first input was looked at before them."""
+    patterns = list(enumerate(spelling.entry.inputs))[first:]
+    writer.say(*(f"p{at} = {inputs[at]}.data_ptr()" for at, _ in patterns))
+    odd = [f"p{at} % {pattern.align}" for at, pattern in patterns if pattern.align > 1]
     if odd:
         writer.say(f"if {' or '.join(odd)}: return 'other alignment'")
     wanting = [variable for variable, tensor in zip(inputs, tensors, strict=True) if tensor.requires_grad or not TELLS_GRADIENTS]
@@ -241,9 +206,8 @@ def _run(writer: Writer, spelling: Spelling, inputs: list[str], ready: Ready) ->
         return [*lines, f"return {writer.named('invoke', ready.invoke)}(({', '.join(inputs)},))"]
     results = [f"r{at}" for at in range(len(entry.outputs))]
     lines += [f"{name} = {_allocation(writer, pattern, ready)}" for name, pattern in zip(results, entry.outputs, strict=True)]
-    if ready.launch_at is not None:
-        addresses = [*(f"p{at}" for at in range(len(inputs))), *(f"{name}.data_ptr()" for name in results)]
-        lines.append(f"{writer.named('launch', ready.launch_at)}({', '.join(addresses)})")
+    if ready.write is not None:
+        lines += ready.write(writer, [*(f"p{at}" for at in range(len(inputs))), *(f"{name}.data_ptr()" for name in results)])
     else:
         lines.append(f"{writer.named('launch', ready.launch)}(({', '.join([*inputs, *results])},))")
     return [*lines, f"return {results[0]}" if len(results) == 1 else f"return ({', '.join(results)})"]
