@@ -13,6 +13,8 @@ DRIVER := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 TOOLKIT := $(shell { command -v nvcc || test -d "$$CUDA_HOME" || test -d /usr/local/cuda; } >/dev/null 2>&1 && echo yes)
 EXTRAS := $(if $(and $(DRIVER),$(TOOLKIT)),dev,dev$(comma)host)
 CONSTRAINTS := $(if $(DRIVER),,-c constraints-cpu.txt)
+# Two processes share the tests; where a GPU is, one has it to itself.
+SHARED := $(if $(DRIVER),,-n 2 --dist worksteal)
 KEY := $(shell { cat pyproject.toml constraints-cpu.txt Makefile; echo '$(PYTHON) $(DRIVER) $(TOOLKIT)'; } | sha256sum | cut -c1-16)
 STAMP := $(VENV)/installed-$(KEY)
 
@@ -31,8 +33,9 @@ endif
 	$(BIN)/python -m pip install -qq $(CONSTRAINTS) --editable '.[$(EXTRAS)]'
 	@touch $@
 
+# Some two hundred tests start Python again: compiled modules are kept, whatever the environment says.
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(SHARED) $(ARGS)
 
 # The sentence encoder all-MiniLM-L6-v2, whose real weights are in a package of the development dependencies.
 demo: $(STAMP)

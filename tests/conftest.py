@@ -1,14 +1,21 @@
-"""Shared test set-up: one torch thread (spinning threads on two busy cores cost a factor of 30), gpu marks."""
+"""Shared test set-up: one torch thread (spinning threads on two busy cores cost a factor of 30), signals, gpu marks."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# Under nohup and in a shell's background SIGHUP and SIGINT are ignored, and children inherit that: the commands whose
+# signals are tested would never end. A handler that does nothing is not inherited, and these tests go on as before.
+for number in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

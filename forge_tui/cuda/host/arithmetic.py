@@ -32,7 +32,7 @@ def _probe_fused() -> bool:
         for code in range(64):
             operands = [torch.from_numpy(np.full(shapes[code >> 2 * k & 3], v, kind)) for k, v in enumerate((z, x, y))]
             operands[0] = operands[0].expand(shapes[3]) if code % 2 else operands[0]
-            out = torch.empty(torch.broadcast_shapes(*(o.shape for o in operands)), dtype=operands[0].dtype)
+            out = torch.empty(np.broadcast_shapes(*(o.shape for o in operands)), dtype=operands[0].dtype)
             torch.addcmul(*operands, out=out)
             if left == 0 or not bool((out == left).all()):
                 return False
