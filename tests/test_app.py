@@ -1,15 +1,12 @@
-"""The app on real project files: what the screens show, keys that say why they cannot, signals and exit codes in a pty."""
+"""The app on real project files: what the screens show, keys that say why they cannot."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import pty
-import select
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import msgspec
@@ -163,32 +160,3 @@ def test_the_app_process_never_loads_torch(project: Path) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": "."}
     assert subprocess.run([sys.executable, "-c", code, str(project)], check=False, env=environment).returncode == 0
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_restores_the_terminal_and_has_the_exit_code_of_the_contract(
-    project: Path, number: int, code: int
-) -> None:
-    output = b""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ.update(TERM="xterm-256color", COLUMNS="80", LINES="24")
-        os.execv(sys.executable, [sys.executable, "-m", "forge_tui", str(project)])
-    deadline = time.monotonic() + 60
-    while b"softmax" not in output and time.monotonic() < deadline:
-        output += _read(terminal)
-    assert b"softmax" in output
-    os.kill(pid, number)
-    while b"\x1b[?1049l" not in output and time.monotonic() < deadline:
-        output += _read(terminal)
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == code
-    assert b"\x1b[?1049l" in output, "the alternate screen was left on"
-
-
-def _read(terminal: int) -> bytes:
-    ready, _, _ = select.select([terminal], [], [], 0.5)
-    try:
-        return os.read(terminal, 65536) if ready else b""
-    except OSError:  # the other end is closed
-        return b""

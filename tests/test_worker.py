@@ -86,6 +86,15 @@ def test_the_whole_group_is_killed(worker: WorkerProcess) -> None:
     assert len(pids) == 1 and gone(pids[0])
 
 
+def test_closed_while_a_caller_waits(worker: WorkerProcess) -> None:
+    """From another thread or from its own progress: the caller hears that it ended, and nothing is read from closed pipes."""
+    with pytest.raises(WorkerDied):
+        worker.request(b"children", 30, lambda body: worker.close())
+    assert not worker.alive
+    with pytest.raises(WorkerDied, match="gone|ended"):
+        worker.request(b"echo 1", 30)
+
+
 def test_garbage_for_an_answer(tmp_path: Path) -> None:
     process = WorkerProcess([*COMMAND, "garble"], environment=ENVIRONMENT)
     process.start()

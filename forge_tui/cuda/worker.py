@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -84,6 +85,9 @@ class WorkerProcess:
         self._buffer = bytearray()
         self._number = 0
         self._turn = threading.Lock()
+        """Held by whoever waits for an answer: the pipes are its own until it has heard that they ended."""
+        self._writing = threading.Lock()
+        """Held while stdin is written to, and while `close` hangs up."""
         self._drain: _Drain | None = None
 
     @property
@@ -96,6 +100,10 @@ class WorkerProcess:
 
     def start(self) -> None:
         """Start the child and wait for its HELLO. Raises WorkerDied, FileNotFoundError, PermissionError."""
+        with self._turn:
+            self._start()
+
+    def _start(self) -> None:
         self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         env=self.environment, start_new_session=True)
         assert self.process.stdin and self.process.stdout and self.process.stderr
@@ -143,12 +151,18 @@ class WorkerProcess:
             return
         if process.poll() is None:
             try:
-                if process.stdin:
-                    process.stdin.close()
+                with self._writing:
+                    if process.stdin:
+                        process.stdin.close()
                 process.wait(GRACE_S)
             except (subprocess.TimeoutExpired, OSError):
                 pass
         self._kill()
+        if self._turn.acquire(blocking=False):
+            try:
+                self._close_pipes()
+            finally:
+                self._turn.release()
 
     def tail(self) -> str:
         return self._drain.tail() if self._drain else ""
@@ -161,18 +175,20 @@ class WorkerProcess:
         left = deadline - time.monotonic()
         if left <= 0:
             raise self._die("endless", f"the worker {what} and was killed")
-        with selectors.DefaultSelector() as selector:
+        with self._writing if outgoing else nullcontext(), selectors.DefaultSelector() as selector:
+            if self.process.stdin.closed:
+                outgoing = b""  # it was asked to go: what it said last is still to be read
             selector.register(self.process.stdout, selectors.EVENT_READ)
             if outgoing:
                 selector.register(self.process.stdin, selectors.EVENT_WRITE)
             ready = {key.fileobj for key, _ in selector.select(min(left, 1.0))}
-        if self.process.stdin in ready:
-            try:
-                outgoing = outgoing[os.write(self.process.stdin.fileno(), outgoing[:65536]):]
-            except BlockingIOError:
-                pass
-            except BrokenPipeError:
-                outgoing = b""  # it is going: what it said last is still to be read
+            if self.process.stdin in ready:
+                try:
+                    outgoing = outgoing[os.write(self.process.stdin.fileno(), outgoing[:65536]):]
+                except BlockingIOError:
+                    pass
+                except BrokenPipeError:
+                    outgoing = b""  # it is going by itself
         if self.process.stdout in ready:
             data = os.read(self.process.stdout.fileno(), 1 << 20)
             if not data:
@@ -201,6 +217,7 @@ class WorkerProcess:
         """Kill what is left, and say how it ended. ended: it went by itself, so that its exit status is the reason."""
         status = self._exit_status() if ended else None
         self._kill()
+        self._close_pipes()
         if status is None or status == 0:
             return WorkerDied(kind, message, self.tail())
         if status > 0:
@@ -228,7 +245,9 @@ class WorkerProcess:
         process.wait()
         if self._drain:
             self._drain.join()
-        for pipe in (process.stdin, process.stdout):
+
+    def _close_pipes(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout) if self.process else ():
             if pipe:
                 try:
                     pipe.close()
