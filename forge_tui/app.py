@@ -245,6 +245,7 @@ def binding_owners() -> list[type[DOMNode]]:
         kernels.KernelBench,
         results.Results,
         exporting.Export,
+        exporting.OfferTable,
         doctoring.Doctor,
         palette.Palette,
         toasts.Messages,

@@ -13,6 +13,8 @@ from forge_tui.screens.words import TOKENS, bar, clock, microseconds, money, spe
 
 HEAT = ("forge-verified bold", "forge-verified", "warning", "accent", "forge-failed")
 """From the fastest to the slowest; the figures stand there too."""
+CLOSE_US = 100.0
+"""Below this tuning points differ in the second decimal."""
 SCALE = 40
 """Cells of the interval's and the roofline's bars."""
 
@@ -203,12 +205,16 @@ def _points(points: tuple[Point, ...], width: int) -> list[Line]:
         settings = " ".join(f"{name}={value}" for name, value in point.settings.items())
         lines.append(
             (
-                (f"{microseconds(point.us):>10}  ", ""),
+                (f"{_exact(point.us):>10}  ", ""),
                 (settings, ""),
                 (f"  {point.reason}" if point.reason else "", "forge-failed"),
             )
         )
     return lines
+
+
+def _exact(us: float | None) -> str:
+    return f"{us:.2f} us" if us is not None and us < CLOSE_US else microseconds(us)
 
 
 def profile_lines(verdict: Verdict | None, width: int) -> list[Line]:

@@ -20,11 +20,12 @@ from forge_tui.screens.words import microseconds, short, speedup
 
 COLUMNS = (
     Column("kernel for", 28),
+    Column("key", 4),
     Column("speed-up", 8, "right", drop=1),
     Column("time", 9, "right", drop=2),
     Column("why", 0),
 )
-SPEEDUP = 1
+SPEEDUP = 2
 """Column."""
 
 
@@ -38,6 +39,12 @@ class Offer:
     safe: bool
     """Chosen unless somebody says otherwise."""
     why: str
+
+
+class OfferTable(Table):
+    """Enter takes or leaves what stands there: there is nothing to open."""
+
+    BINDINGS = [Binding("enter", "choose", "take or leave", tooltip="take this kernel, or leave it out", id="export.take")]
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,8 @@ class Export(Dialog[Plan | None]):
         Binding("w", "wheel", "wheel", tooltip="also build a wheel, or not", id="export.wheel"),
         Binding("tab", "app.focus_next", "folder", tooltip="to the folder and back", id="export.folder"),
         Binding("escape", "leave", "leave", id="export.leave"),
+        Binding("question_mark", "app.help", "help", show=False, tooltip="help: the keys of this dialog", id="export.help"),
+        Binding("ctrl+p", "app.palette", "actions", show=False, tooltip="all actions, by name", id="export.palette"),
     ]
     DEFAULT_CSS = """
     Export { align: center middle; }
@@ -101,7 +110,7 @@ class Export(Dialog[Plan | None]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Static(id="said", markup=False)
-            yield Table(COLUMNS, self._row, empty="no kernel is verified yet", id="offers")
+            yield OfferTable(COLUMNS, self._row, empty="no kernel is verified yet", id="offers")
             yield Static(id="why", markup=False)
             yield Static("into", markup=False)
             yield Input(self._folder, select_on_focus=False, id="folder")
@@ -125,6 +134,7 @@ class Export(Dialog[Plan | None]):
             key,
             (
                 Cell(name, token),
+                Cell(key[:4], "forge-muted"),
                 Cell(speedup(entry.gain[0]), token),
                 Cell(microseconds(entry.best_us), token),
                 Cell(f"{'✓' if offer.safe else '·' if offer.able else '–'} {offer.why}", token),

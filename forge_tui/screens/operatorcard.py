@@ -20,7 +20,10 @@ IDEA_LINES = 3
 def card_lines(watch: ProjectWatch, entry: Entry, width: int) -> list[Line]:
     """The most wanted first: result, why, then the call itself."""
     variant, operator = entry.variant, entry.operator
-    lines: list[Line] = [((short(variant.operator), "bold"), (f"  {variant.key}", "forge-muted"))]
+    name = short(variant.operator)
+    lines: list[Line] = [((name, "bold"), (f"  {variant.key}", "forge-muted"))]
+    if len(name) + len(variant.key) + 2 > width:  # a key of which half is missing is none
+        lines = [*wrapped(name, width, "bold"), ((variant.key, "forge-muted"),)]
     if not variant.offered:
         lines += [(("– not offered", "forge-muted"),), *wrapped(variant.reason, width)]
     else:

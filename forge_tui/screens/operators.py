@@ -192,6 +192,8 @@ class OperatorBench(RunActions):
             return self._next_step()
         flight = self.project.in_flight()
         judged = [node for node in flight if node.kernel]
+        if not self.project.run_goes_on:
+            return f"process {holder.pid} on {holder.host}\nstarting, or no run: a bench, an evaluation"
         lines = [f"process {holder.pid} on {holder.host}"]
         lines += [
             f"{'judging' if node in judged else 'asking '} {self.project.name_of(node.id.partition('/')[0])} #{node.number}"
@@ -214,7 +216,7 @@ class OperatorBench(RunActions):
         if status != "done":
             return f"{status}: F goes on"
         left = sum(self._rows.share_of("skipped", "failed"))
-        lines = ["done: r shows the results and exports"]
+        lines = ["done: r shows results"]  # with the next one, this fits 80 columns
         if left >= WORTH_MORE:
             lines.append(f"{left:.0%} of the time has no kernel: w names another writer")
         return "\n".join(lines)

@@ -25,18 +25,21 @@ from forge_tui.screens.words import TOKENS, microseconds, money, short, speedup,
 
 COLUMNS = (
     Column("operator", 0, most=56),
-    Column("calls", 5, "right", drop=3),
-    Column("before", 9, "right", drop=2),
+    Column("key", 4, drop=1),
+    Column("calls", 5, "right", drop=4),
+    Column("before", 9, "right", drop=3),
     Column("after", 9, "right"),
     Column("speed-up", 19, "right"),
-    Column("cost", 7, "right", drop=4),
+    Column("cost", 7, "right", drop=5),
     Column("in model", 10),
-    Column("result", 12, drop=1),
+    Column("result", 12, drop=2),
 )
 LABEL = 14
 """Cells of the labels below the table."""
-BEFORE, SPEEDUP = 2, 4
+BEFORE, SPEEDUP = 3, 5
 """Columns: left out where nothing was timed against eager."""
+COST = 6
+"""Column: left out where all was free."""
 
 EMPTY = "nothing was worked on yet: press esc, then F to forge"
 
@@ -111,7 +114,9 @@ class Results(ForgeScreen):
         )
         table = self.query_one("#results", Table)
         timed = any(entry.gain[0] is not None for entry in self._entries.values())
-        table.hidden = frozenset() if timed else frozenset({BEFORE, SPEEDUP})
+        table.hidden = (frozenset() if timed else frozenset({BEFORE, SPEEDUP})) | (
+            frozenset() if run.cost_known or run.unpriced else frozenset({COST})
+        )
         self.show_matches(table, list(self._entries), self._wanted, EMPTY)
         self._describe()
 
@@ -124,7 +129,8 @@ class Results(ForgeScreen):
         return Row(
             key,
             (
-                Cell(f"{short(entry.variant.operator)} {shape_of(entry.variant)}  {key[:4]}"),
+                Cell(f"{short(entry.variant.operator)} {shape_of(entry.variant)}"),
+                Cell(key[:4], "forge-muted"),
                 Cell(str(entry.variant.calls)),
                 Cell(before),
                 Cell(microseconds(entry.best_us)),
@@ -138,7 +144,10 @@ class Results(ForgeScreen):
     def _describe(self) -> None:
         view = self.query_one("#whole", LineView)
         entry = self._entries.get(self.query_one("#results", Table).key or "")
-        view.show(whole_lines(self.project, list(self._entries.values()), entry, max(40, view.size.width)), top=0)
+        lines = whole_lines(self.project, list(self._entries.values()), entry, max(40, view.size.width))
+        if self._benching:
+            lines.insert(0, ((f"{'bench':<{LABEL}}", "forge-muted"), ("▶ the whole model is compared and timed", "forge-running")))
+        view.show(lines, top=0)
 
     def on_table_moved(self) -> None:
         self._describe()
@@ -191,9 +200,11 @@ class Results(ForgeScreen):
     @work(exclusive=True, group="bench")
     async def _bench(self) -> None:
         self._benching = True
+        self._describe()
         self.notify("the whole model is compared and timed; the result comes up here", title="Benching")
         finished = await forge_command("bench", str(self.project.paths.root))
         self._benching = False
+        self._describe()
         accepted = finished.out.strip().splitlines()[-1:] if finished.code in (0, ProjectError.exit_code) else []
         if accepted:
             self.notify(accepted[0], title="Benched", severity="information" if not finished.code else "warning")

@@ -79,6 +79,9 @@ class RunActions(ForgeScreen):
             self.notify(f"{holder} saves and ends; f goes on from there", title="Stopping")
 
     def action_pause(self) -> None:
+        if self.project.running and not self.project.run_goes_on:
+            self.notify(f"{self.project.holder}: no run yet, or none at all; s ends it", title="Cannot be paused")
+            return
         wanted = not self.project.paused
         try:
             holder = request_pause(self.project.paths, wanted)

@@ -185,6 +185,11 @@ class ProjectWatch:
         return self.holder is not None
 
     @property
+    def run_goes_on(self) -> bool:
+        """Whether what holds the project is a run, as far as its journal says so: a bench, say, is none."""
+        return self.running and self.state.status == "running"
+
+    @property
     def paused(self) -> bool:
         """Whether the run that is going on asks for nothing new."""
         return self.running and self.paths.pause_request.exists()

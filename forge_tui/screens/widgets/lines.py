@@ -146,8 +146,11 @@ class LineView(Widget, can_focus=True):
             for text, token in line
         ]
         strip = Strip(segments)
+        cut = strip.cell_length > self.left + width
         if self.left:
             strip = strip.crop(self.left, self.left + width)
+        if cut:  # said, since the right arrow shows the rest
+            strip = Strip([*strip.crop(0, width - 1), Segment("…", style + style_of(self.app, "forge-muted"))])
         return strip.adjust_cell_length(width, style).simplify()
 
 
