@@ -62,7 +62,7 @@ def test_pausing_what_is_no_run_says_so_and_leaves_no_request(root: Path) -> Non
     async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
         with ProjectLock(app.screen.project.paths) as lock:  # as a bench holds it: after the run's end
             await pilot.pause(0.6)
-            shown = " ".join((await press(app, pilot, "P")).split())
+            shown = " ".join((await press(app, pilot, "P")).split())  # the second line of what goes on has room, too
             assert "Cannot be paused" in shown and "starting, or no run:" in shown and "‖" not in shown
             assert not lock.paths.pause_request.exists()
 

@@ -97,7 +97,7 @@ class OperatorBench(RunActions):
     OperatorBench #card { width: 34; padding: 0 1; border-left: solid $panel; }
     OperatorBench.wide #card { width: 42; }
     OperatorBench #below { height: 8; border-top: solid $panel; }
-    OperatorBench #now { width: 40; padding: 0 1; color: $forge-running; }
+    OperatorBench #now { width: 40; height: 1fr; padding: 0 1; color: $forge-running; }
     OperatorBench #log { padding: 0 1; height: 7; }
     OperatorBench.narrow #card { display: none; }
     OperatorBench.narrow.carded #card { display: block; width: 1fr; border-left: none; }
