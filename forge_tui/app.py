@@ -64,6 +64,8 @@ class ForgeApp(App[int]):
         self.animation_level = "none"
         self.remembered = load_remembered()
         self._project = project
+        self.form_left: dict[str, str] = {}
+        """What stands in the form of a new project, for when it was left and is opened again; of one that was made, nothing."""
         self.said: deque[toasts.Said] = deque(maxlen=toasts.KEPT)
         self._config, self._problems = load_config(known_ids)
         chosen = self._config.app.ascii

@@ -127,3 +127,38 @@ def test_a_card_shows_a_whole_key_or_puts_it_below(tmp_path: Path) -> None:
         for variant in watch.cards.variants:
             head = card_lines(watch, rows.entry(variant.key), width)[:2]
             assert variant.key in words(head[0]) + words(head[1]) and all(columns_of(line) <= width for line in head)
+
+
+@pytest.mark.parametrize("size", [(60, 20), (80, 24)])
+def test_what_an_action_does_is_there_whole_in_a_narrow_palette(root: Path, size: tuple[int, int]) -> None:
+    from forge_tui.screens.palette import actions_of
+
+    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
+        actions = actions_of(app.screen)
+        shown = await press(app, pilot, "question_mark")
+        for action in actions:
+            assert action.name in " ".join(shown.replace("│", " ").split()) or len(action.name) > size[0] - 30
+            if len(action.name) > size[0] - 25:
+                inside = " ".join(line.partition("│")[2].rpartition("│")[0] for line in shown.splitlines())
+                assert f"{action.keys}: {action.name}" in " ".join(inside.split())
+            shown = await press(app, pilot, "down")
+
+    drive(root, steps, size=size)
+
+
+def test_dialogs_tell_their_keys(root: Path) -> None:
+    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
+        for key in ("o", "w", "ctrl+t"):
+            assert "enter takes it    esc leaves" in await press(app, pilot, key)
+            await press(app, pilot, "escape")
+
+    drive(root, steps, size=(80, 24))
+
+
+def test_a_form_that_was_left_is_as_it_was_left() -> None:
+    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot, "n", *"hf:o/n", "down", "down", *"text:=hi", "escape")
+        shown = await press(app, pilot, "n")
+        assert "hf:o/n" in shown and "text:=hi" in shown and "builtin" in shown
+
+    drive(None, steps)

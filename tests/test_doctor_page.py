@@ -49,6 +49,7 @@ def test_the_page_shows_every_letter_within_the_screen(width: int) -> None:
     assert all(columns_of(line) <= width for line in lines)
     shown = "".join("".join(text for text, _ in line) for line in lines).replace(" ", "")
     assert all(word in shown for word in said(FINDINGS))
+    assert width < 78 or LIBRARY in [text.strip() for line in lines for text, _ in line]  # whole where that fits
     assert "✗missingANTHROPIC_API_KEY" in shown and shown.index("✗missing") < shown.index("·note") < shown.index("✓ok")
     whole = " ".join("".join(text for text, _ in line) for line in lines).split()
     assert width < 58 or "--provider-y" in whole  # a command is no place for a line break

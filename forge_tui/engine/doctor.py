@@ -80,10 +80,10 @@ def render(diagnosis: Diagnosis, width: int = 0) -> str:
     lines = [f"forge-tui {diagnosis.version}"]
     for finding in diagnosis.findings:
         head = f"{finding.status:<{STATUS_WIDTH}}{finding.name:<{names}}"
-        said = _broken(finding.found, width, indent)
+        said = broken(finding.found, width, indent)
         lines += [head.rstrip(), *said] if below else [(head + said[0][indent:]).rstrip(), *said[1:]]
         if finding.fix:
-            lines += _broken(f"fix: {finding.fix}", width, indent)
+            lines += broken(f"fix: {finding.fix}", width, indent)
     return "\n".join(lines)
 
 
@@ -93,7 +93,7 @@ def layout(head: int, width: int) -> tuple[int, bool]:
     return (4, True) if head > width // 2 else (head, False)
 
 
-def _broken(text: str, width: int, indent: int) -> list[str]:
+def broken(text: str, width: int, indent: int) -> list[str]:
     """Lines of at most `width` columns, all `indent` in, but where a longer word needs the room; 0: one."""
     margin = " " * indent
     if not width:

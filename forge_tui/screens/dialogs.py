@@ -18,6 +18,7 @@ BOX = """
     width: 64; max-width: 96%; height: auto; max-height: 80%;
     border: round $primary; padding: 0 1; background: $surface;
 }}
+{name} .keys {{ color: $forge-muted; margin-top: 1; }}
 """
 
 
@@ -57,6 +58,7 @@ class Ask(Dialog[str]):
         with Vertical():
             yield Static(self._question, markup=False)
             yield Input(self._value, select_on_focus=False)
+            yield Static("enter takes it    esc leaves", classes="keys", markup=False)
 
     def on_mount(self) -> None:
         self.query_one(Input).cursor_blink = False
@@ -81,6 +83,7 @@ class Choose(Dialog[str]):
             yield Table(
                 (Column(self._question, 0),), lambda key: Row(key, (Cell(key),)), empty="nothing to choose from"
             )
+            yield Static("enter takes it    esc leaves", classes="keys", markup=False)
 
     def on_mount(self) -> None:
         table = self.query_one(Table)

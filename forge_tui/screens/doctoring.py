@@ -10,12 +10,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.widgets import Static
 
-from forge_tui.engine.doctor import Diagnosis, layout
+from forge_tui.engine.doctor import Diagnosis, broken, layout
 from forge_tui.errors import MissingEnvironment
 from forge_tui.screens.base import FindLine, ForgeScreen
 from forge_tui.screens.processes import forge_command
 from forge_tui.screens.widgets.keybar import KeyBar
-from forge_tui.screens.widgets.lines import LineView, plain, wrapped
+from forge_tui.screens.widgets.lines import LineView, plain
 from forge_tui.screens.widgets.paint import Line
 from forge_tui.store.atomic import write_atomic
 from forge_tui.store.paths import UserPaths
@@ -126,10 +126,12 @@ def diagnosis_lines(found: Diagnosis, width: int) -> list[Line]:
     for finding in sorted(findings, key=lambda finding: order[finding.status]):
         word, token = signs[finding.status]
         head: Line = ((f"{word:<11}", token), (f"{finding.name:<{names}}", "bold"))
-        said = wrapped(finding.found, width, indent=" " * indent)
-        if below:
-            lines += [head, *said]
-        else:
-            lines += [(*head, (said[0][0][0][indent:], "")), *said[1:]]
-        lines += wrapped(f"fix: {finding.fix}", width, "forge-muted", indent=" " * indent) if finding.fix else []
+        said = _within(finding.found, width, indent)
+        lines += [head, *plain("\n".join(said))] if below else [(*head, (said[0][indent:], "")), *plain("\n".join(said[1:]))]
+        lines += plain("\n".join(_within(f"fix: {finding.fix}", width, indent)), "forge-muted") if finding.fix else []
     return lines
+
+
+def _within(text: str, width: int, indent: int) -> list[str]:
+    """As the command breaks it, and a word that is longer than the screen is wide goes on in the next line."""
+    return [line[at : at + width] for line in broken(text, width, indent) for at in range(0, max(1, len(line)), width)]

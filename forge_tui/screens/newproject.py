@@ -142,7 +142,7 @@ class NewProject(ForgeScreen):
                         with Horizontal(classes="field"):
                             yield Label(label)
                             yield Input(
-                                {"device": "auto", "provider": "builtin"}.get(name, ""),
+                                self.forge.form_left.get(name, {"device": "auto", "provider": "builtin"}.get(name, "")),
                                 placeholder=example,
                                 id=name,
                                 suggester=PathSuggester() if name in ("source", "folder", "inputs", "weights") else None,
@@ -189,6 +189,7 @@ class NewProject(ForgeScreen):
     @on(Input.Changed)
     def _changed(self) -> None:
         self._said = []
+        self.forge.form_left = self.form()
         self.set_timer(CHECK_S, self._check)
 
     def _check(self) -> None:
@@ -307,6 +308,7 @@ class NewProject(ForgeScreen):
             words = log.read_text(errors="replace").strip()[-1500:].removeprefix("forge-tui: ")
             self._say(f"✗ the capture failed; correct the field and press ctrl+s again\n{words}", "forge-failed")
             return
+        self.forge.form_left = {}
         self.app.pop_screen()
         self.app.open_project(root)  # type: ignore[attr-defined]
         self.app.notify("captured; F forges all, f the one under the cursor", title="Ready")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -15,6 +16,10 @@ from textual.widgets import Input, Static
 from forge_tui.screens.dialogs import Dialog
 from forge_tui.screens.widgets.keybar import key_name
 from forge_tui.screens.widgets.table import Cell, Column, Row, Table
+
+
+KEYS = 16
+"""Cells of the keys."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class Palette(Dialog[None]):
     }
     Palette Input, Palette Input:focus { border: none; height: 1; padding: 0; background: $surface; }
     Palette Static { height: auto; color: $forge-muted; }
+    Palette #whole { height: 2; color: $foreground; display: none; }
+    Palette.cut #whole { display: block; }
     """
 
     def __init__(self, below: Screen[object], legend: str = "") -> None:
@@ -56,7 +63,8 @@ class Palette(Dialog[None]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Input(placeholder="type to filter; enter does it, esc closes")
-            yield Table((Column("key", 16), Column("what it does", 0)), self._row, empty="no action has such a name")
+            yield Table((Column("key", KEYS), Column("what it does", 0)), self._row, empty="no action has such a name")
+            yield Static(id="whole", markup=False)
             if self._legend:
                 yield Static(self._legend, markup=False)
 
@@ -64,6 +72,26 @@ class Palette(Dialog[None]):
         self.query_one(Input).cursor_blink = False
         self.query_one(Table).can_focus = False
         self.query_one(Table).show(list(self._actions))
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._fit)
+
+    def _fit(self) -> None:
+        """Where there is no room for all of an action, that under the cursor stands below the list."""
+        self.set_class(any(map(self._cut, self._actions.values())), "cut")
+        self._tell()
+
+    def _cut(self, action: Action) -> bool:
+        return len(action.keys) > KEYS or cell_len(action.name) > self.query_one(Table).size.width - KEYS - 3
+
+    @on(Table.Moved)
+    def _tell(self) -> None:
+        key = self.query_one(Table).key
+        whole = self.query_one("#whole", Static)
+        action = self._actions[key] if key is not None else None
+        words = f"{action.keys}: {action.name}" if action and self._cut(action) else ""
+        if whole.content != words:
+            whole.update(words, layout=False)
 
     def _row(self, key: str) -> Row:
         action = self._actions[key]
