@@ -76,13 +76,13 @@ def journal(root: Path) -> list[events.AnyEvent]:
 
 
 class KilledRun:
-    """One project: run, killed by SIGKILL after two verdicts, run again to its end."""
+    """One project: run, killed by SIGKILL after two verdicts, run again to its end, and once more."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.root = folder, folder / "p"
         made = forge("new", "p", "--device", "host", "--model", ROOT / "examples/model.py", cwd=folder)
         assert made.returncode == 0, made.stderr
-        options = ["--iterations", "2", "--jobs", "1", "--ops", "sigmoid", "--ops", "mul", "--ops", "softmax"]
+        options = ["--iterations", "2", "--jobs", "2", "--ops", "sigmoid", "--ops", "mul", "--ops", "softmax"]
         first = subprocess.Popen([*COMMAND, "--run", "p", "--seed", "1", *options], cwd=folder, start_new_session=True,
                                  env=environment(folder / "home"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 300
@@ -94,6 +94,9 @@ class KilledRun:
         self.before = journal(self.root)
         self.second = forge("--run", "p", "--json", *options, cwd=folder)
         self.after = journal(self.root)
+        self.state = load_state(ProjectPaths(self.root))
+        self.third = forge("--run", "p", "--json", *options, cwd=folder)
+        self.last = journal(self.root)[len(self.after):]
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +116,21 @@ def test_a_killed_run_goes_on_and_judges_nothing_twice(killed: KilledRun) -> Non
     again = {event.node for event in after[len(before):] if isinstance(event, events.Judged)}
     assert again and not again & judged
     assert sum(isinstance(event, events.Captured) for event in after) == 1
-    assert [event.seed for event in after if isinstance(event, events.RunStarted)] == [1, 1]
+    assert [event.seed for event in after if isinstance(event, events.RunStarted)] == [1, 1], "the seed of the run that is continued"
+    done = {item.operator.rpartition(".")[2]: item for item in document.operators if item.status != "skipped"}
+    assert set(done) == {"sigmoid", "mul", "softmax"}
+    for item in done.values():
+        assert item.status == "verified" and item.speedup is None and item.best_us > 0
+        assert (killed.root / f"kernels/{item.best_kernel}.cu").is_file()
+    assert killed.state.in_model.kernel_calls == 3 + 3 + 1 and killed.state.in_model.relative_error < 1e-5
+    assert (killed.folder / document.package).is_dir()
+
+
+def test_a_run_with_nothing_left_to_do_says_the_same(killed: KilledRun) -> None:
+    assert killed.third.returncode == 0, killed.third.stderr
+    second, third = (msgspec.json.decode(run.stdout, type=Document) for run in (killed.second, killed.third))
+    assert third.operators == second.operators
+    assert [type(event).__name__ for event in killed.last] == ["RunStarted", "Selected", "RunEnded"]
 
 
 def test_a_kernel_of_ones_own_through_eval(killed: KilledRun) -> None:
@@ -130,4 +147,4 @@ def test_a_kernel_of_ones_own_through_eval(killed: KilledRun) -> None:
         assert result.returncode == code, result.stderr + result.stdout
         verdict = msgspec.json.decode(result.stdout, type=Verdict)
         assert (verdict.outcome, verdict.seed) == (outcome, 5)
-    assert journal(killed.root) == killed.after, "eval adds nothing to the project"
+    assert journal(killed.root) == [*killed.after, *killed.last], "eval adds nothing to the project"
