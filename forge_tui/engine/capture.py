@@ -33,8 +33,9 @@ BYTE_CAPS = {"cpu": 256 << 20, "cuda": 4 << 30}
 calls, left out first, have most to give."""
 AT_FLOOR = 1.1
 """A call within a tenth of its floor has nothing to give."""
-LAUNCH_BOUND = 1.25
-"""A forward that takes so many times what its operators take on the device waits for its CPU: less than that, gaps are few."""
+LAUNCH_BOUND = 0.6
+"""A forward of which issuing the calls takes so much, and the device's work less than the issuing, waits for its CPU. (What is between
+the calls, Python for the most part, is in neither.)"""
 Progress = Callable[[str], None]
 
 
@@ -140,8 +141,10 @@ class Capture:
                             str(torch.__version__), time.time(), launch_bound)
 
     def _launch_bound(self, variants: list[Variant]) -> bool:
-        busy = sum(item.calls * item.time_us for item in variants if not item.covers)
-        if not busy or self.eager_us < LAUNCH_BOUND * busy:
+        calls = [item for item in variants if not item.covers]
+        busy, issued = (sum(item.calls * us for item, us in zip(calls, every, strict=True)) for every in (
+            [item.time_us for item in calls], [item.issue_us for item in calls]))
+        if issued < max(busy, LAUNCH_BOUND * self.eager_us):
             return False
         self._progress(f"launch-bound: of a forward's {self.eager_us / 1e3:.1f} ms the device works {busy / 1e3:.1f} ms and waits for its CPU "
                        f"else; calls are ranked by what their CPU time would save too")
