@@ -9,6 +9,7 @@ in one process; figures are the least of all rounds, since other processes can o
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
 import json
@@ -56,9 +57,15 @@ def moved(tensor: torch.Tensor) -> torch.Tensor:
 
 
 MISSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "shape": lambda t: torch.cat([t, t]), "dtype": torch.Tensor.float,
-    "stride": lambda t: t.transpose(0, -1).contiguous().transpose(0, -1), "alignment": moved,
+    "shape": lambda t: torch.cat([t, t]), "dtype": torch.Tensor.float, "stride": lambda t: t.transpose(0, -1).contiguous().transpose(0, -1),
+    "alignment": moved, "gradient": lambda t: t.clone().requires_grad_(), "autocast": lambda t: t, "device": lambda t: t.to("meta"),
 }
+
+
+def around(miss: str) -> Any:
+    if miss == "autocast":
+        return torch.autocast("cpu", torch.bfloat16)
+    return torch.enable_grad() if miss == "gradient" else contextlib.nullcontext()
 
 
 def measured(folder: Path, name: str) -> dict[str, Any]:
@@ -74,15 +81,17 @@ def measured(folder: Path, name: str) -> dict[str, Any]:
 
 
 def misses(case: Case, plain: torch.nn.Module, args: tuple[torch.Tensor, ...], package: Package) -> dict[str, Any]:
-    """What a call costs that is turned away, without the original, which is replaced by nothing."""
-    stand_in = case.stand_in(package, nothing)
-    stand_in(*case.arguments(plain, args))  # from now on there is a generated function
+    """What a call costs that is turned away, without the original, which is replaced by nothing: where none has matched, and where one has."""
+    first, stand_in = (case.stand_in(package, nothing) for _ in range(2))
+    stand_in(*case.arguments(plain, args))
     before, found = ran(package), {}
     for miss, change in MISSES.items():
-        given = case.arguments(plain, tuple(change(item) for item in args))
-        assert stand_in(*given) is None, f"{miss} matches"
-        times = interleaved({"guarded": lambda: stand_in(*given), "original": (lambda: None) if case.inline else lambda: nothing(*given)})
-        found[miss] = apart(times, "guarded", "original")
+        given = case.arguments(copy.deepcopy(plain).to("meta") if miss == "device" else plain, tuple(change(item) for item in args))
+        with around(miss):
+            assert stand_in(*given) is None and first(*given) is None, f"{miss} matches"
+            times = interleaved({"after": lambda: stand_in(*given), "first": lambda: first(*given),
+                                 "original": (lambda: None) if case.inline else lambda: nothing(*given)}, ROUNDS // 2)
+        found[miss] = {"before a match": apart(times, "first", "original"), "after one": apart(times, "after", "original")}
     assert ran(package) == before
     return found
 

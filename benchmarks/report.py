@@ -31,7 +31,7 @@ def render(folder: Path) -> str:
         for path in sorted(folder.glob(f"{name}-*.json")):
             document = json.loads(path.read_text())
             parts.append("\n".join([*_about(name, document), "", *section(document)]))
-    parts += [*_search(folder), *host_sections(folder), *_judging(folder)]
+    parts += [*_search(folder), *host_sections(folder), *_judging(folder), *_guards(folder)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -146,6 +146,30 @@ def _judging(folder: Path) -> list[str]:
         if lines:
             made.append("\n".join([f"## {title}", *lines]))
     return made
+
+
+def _guards(folder: Path) -> list[str]:
+    """What a package's guards cost the CPU."""
+    path = folder / "guards-cpu.json"
+    if not path.is_file():
+        return []
+    document = json.loads(path.read_text())
+    pieces, rows = document["parts_of_a_match_us"], document["us"]
+    lines = ["## Package: what a call costs the CPU", "",
+             f"`{document['command']}`, {document['date'][:10]}, torch {document['versions']['torch']}, one core, other processes on the machine (load "
+             f"{document['machine']['load']:.1f}). Microseconds of a call, the least of all rounds. A match is whole: guards, counter, allocation of the results "
+             f"({pieces['allocation']:.2f} for one), arguments packed, and a call through ctypes ({pieces['driver']:.2f}) of a driver that does nothing. Eager "
+             "is the call it replaces on a few elements on the CPU, which launches nothing.", "",
+             "| kernel for | match | eager | match over eager |", "|---|---|---|---|"]
+    lines += [f"| {name} | {row['matches']['least']:.2f} | {row['eager']['least']:.2f} | {row['matches']['least'] / row['eager']['least']:.0%} |"
+              for name, row in rows.items()]
+    kinds = list(next(iter(rows.values()))["does not match"])
+    lines += ["", "What a call that does not match is late by, before a call has matched and after one has:", "",
+              f"| kernel for | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
+    for name, row in rows.items():
+        cells = [f"{found['before a match']['least']:.2f}, {found['after one']['least']:.2f}" for found in row["does not match"].values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return ["\n".join(lines)]
 
 
 def _refusals(document: dict[str, Any]) -> list[str]:

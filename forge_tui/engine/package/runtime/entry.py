@@ -126,6 +126,10 @@ class Entry:
                     ready = self._ready[device] = self._prepare(device, backend)
         return ready
 
+    def settled(self, device: torch.device) -> bool:
+        """Whether what `ready` says of this device is its last word."""
+        return device in self._ready
+
     def _prepare(self, device: torch.device, backend: Backend) -> Ready | str:
         try:
             return Ready(self, device, backend.prepare(self, device))

@@ -10,7 +10,7 @@ import torch
 
 from .entry import Ready
 from .forms import Spelling
-from .matched import ABSENT, Fast, Values, early, matched
+from .matched import ABSENT, Arguments, Fast, Values, early, matched, refusing
 from .writer import CANNOT, Writer
 
 MOST_FAST = 4
@@ -41,13 +41,12 @@ return {original}"""
 class Front:
     """The lines of generated functions by the first tensor's shape, and the function that asks them."""
 
-    def __init__(self, spellings: Sequence[Spelling], count: int, first: int, missed: dict[str, int]) -> None:
-        """count: of arguments. first: which of them is the calls' first tensor. missed: where calls of no captured shape are counted."""
-        self._count = count
-        self._first = first
+    def __init__(self, spellings: Sequence[Spelling], arguments: Arguments, missed: dict[str, int]) -> None:
+        """missed: where calls of no captured shape are counted."""
+        self._arguments = arguments
         self._missed = missed
         self._fast: dict[Spelling, list[Fast]] = {spelling: [] for spelling in spellings}
-        self._early = {spelling: early(count, first, spelling) for spelling in spellings}
+        self._early = {spelling: early(arguments, spelling) for spelling in spellings}
         self.lines: dict[tuple[int, ...], list[tuple[Fast, dict[str, int]]]] = {}
         for spelling in spellings:
             self._line_up(spelling.shape)
@@ -57,11 +56,14 @@ class Front:
         self.lines[shape] = [(fast, spelling.fallbacks) for spelling, kept in self._fast.items() if spelling.shape == shape
                              for fast in kept or [self._early[spelling]]]
 
-    def learn(self, spelling: Spelling, given: Values, tensors: Sequence[torch.Tensor], ready: Ready) -> None:
-        """A call matched: the next like it is recognized at once."""
+    def learn(self, spelling: Spelling, given: Values, tensors: Sequence[torch.Tensor], ready: Ready | str) -> None:
+        """A call matched: the next like it is recognized at once. ready: or why nothing will ever run it on this device."""
         kept = self._fast.get(spelling)
         if kept is not None and len(kept) < MOST_FAST:
-            fast = matched(self._count, self._first, spelling, given, tensors, ready)
+            if isinstance(ready, str):
+                fast: Fast | None = refusing(self._arguments, spelling, tensors[0].device, ready)
+            else:
+                fast = matched(self._arguments, spelling, given, tensors, ready)
             if fast is not None:
                 kept.append(fast)
                 self._line_up(spelling.shape)
@@ -77,7 +79,7 @@ class Front:
                          "_forge_missed": self._missed, "_forge_type": type, "_forge_str": str, "_forge_original": original[0], "_forge_absent": ABSENT}
         names = [item for item in parameters if item != "*"]
         header = ", ".join(f"{item}={writer.named('_forge_default', defaults[item])}" if item in defaults else item for item in parameters)
-        body = BODY.format(arguments=", ".join(names), first=names[self._first], original=original[1])
+        body = BODY.format(arguments=", ".join(names), first=names[int(self._arguments.first[1:])], original=original[1])
         if traced is not None:
             body = f"if _forge_tracing(): return _forge_traced({', '.join(names)})\n{body}"
         return writer.function(name if name.isidentifier() and not iskeyword(name) else "stand_in", header, body.splitlines())

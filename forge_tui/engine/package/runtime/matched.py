@@ -29,6 +29,9 @@ try:
 except ImportError:  # private to torch: another version may not have it
     TensorGuards = None
 
+FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
+GRADIENT = "a gradient is wanted"
+
 ABSENT = object()
 """The default of a stand-in's parameter that not every call gives."""
 
@@ -45,23 +48,27 @@ class State:
         self.names = names
         self.called = called
 
-    def write(self, writer: Writer) -> list[str | None]:
-        """The lines that get these values; gives the variable of each, None for one that they compare themselves."""
+    def write(self, writer: Writer, unknown: str) -> list[str | None]:
+        """The lines that get these values; gives the variable of each, None for one that they compare themselves.
+
+        unknown: what a module of another class comes to, as source."""
         if not isinstance(self.module, torch.nn.Module):
-            writer.say(f"if {self.variable} is not {writer.named('k', self.module)}: return None")
+            writer.say(f"if {self.variable} is not {writer.named('k', self.module)}: return {unknown}")
             return []
         own = self.module.__dict__
         held = f"{self.variable}_own"
         if self.called:
-            writer.say(f"if type({self.variable}) is not {writer.named('k', type(self.module))}: return None")
+            writer.say(f"if type({self.variable}) is not {writer.named('k', type(self.module))}: return {unknown}")
         writer.say(f"{held} = {self.variable}.__dict__")
-        groups = {"_parameters": own["_parameters"], "_buffers": own["_buffers"]}
-        unwanted = [f"{held}['training']"]
+        more_than_forward = [f"{held}['training']"]
         if self.called:
-            unwanted += [f"{held}[{name!r}]" for name in HOOKS] + [f"'forward' in {held}"] + [
-                writer.named("hooks", hooks) for hooks in GLOBAL_HOOKS]
+            more_than_forward += [*(f"{held}[{name!r}]" for name in HOOKS), f"'forward' in {held}", *(
+                writer.named("hooks", hooks) for hooks in GLOBAL_HOOKS)]
             if not GLOBAL_HOOKS:
-                unwanted.append(f"{writer.named('k', torch.nn.modules.module._has_any_global_hook)}()")
+                more_than_forward.append(f"{writer.named('k', torch.nn.modules.module._has_any_global_hook)}()")
+        writer.say(f"if {' or '.join(more_than_forward)}: return {IN_TRAINING!r}")
+        groups = {"_parameters": own["_parameters"], "_buffers": own["_buffers"]}
+        unwanted = []
         for name, group in groups.items():
             writer.say(f"{held}{name} = {held}[{name!r}]")
             unwanted.append(f"len({held}{name}) != {len(group)}" if group else f"{held}{name}")
@@ -80,7 +87,7 @@ class State:
         value = self.module.__dict__[name]
         if type(value) in PLAIN or isinstance(value, torch.Tensor):
             return variable
-        if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+        if isinstance(value, FUNCTIONS):
             writer.say(f"if {variable} is not {writer.name(value)}: return None")
         elif type(value) is tuple:
             kinds = "".join(f" or type({variable}[{at}]) is not int" for at in range(len(value)))
@@ -90,6 +97,8 @@ class State:
         return None
 
 
+IN_TRAINING = "a module in training, or with hooks or a forward of its own"
+OTHER_CALLEE = "other modules or functions"
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _of_all = [getattr(torch.nn.modules.module, f"_global_{name}", None) for name in (
     "backward_pre_hooks", "backward_hooks", "forward_hooks", "forward_pre_hooks")]
@@ -108,41 +117,69 @@ class Values:
         self.absent = [f"a{at}" for at in absent]
 
 
-def early(count: int, first: int, spelling: Spelling) -> Fast:
-    """What a call is asked as long as none has matched: the first tensor's guards alone. Gives None where they hold.
+class Arguments:
+    """What is known of every call of a stand-in."""
 
-    count: of arguments. first: which of them is the first tensor.
-    """
+    def __init__(self, count: int, first: int, device_type: str, callees: Sequence[int] = (), module: int | None = None) -> None:
+        """count: of arguments, which are `a0` and so on. first: which of them is the first tensor. device_type: of the package's kernels.
+        callees: modules and functions that the call is about. module: the one whose forward this is."""
+        self.parameters = ", ".join(f"a{at}" for at in range(count))
+        self.count = count
+        self.first = f"a{first}"
+        self.device_type = device_type
+        self.callees = callees
+        self.module = module
+        self.refused: set[Any] = set()
+        """Classes (of functions: themselves) of the callees that no captured call has."""
+
+    def unknown(self, writer: Writer) -> str:
+        """As source: None, or what is known of callees like these."""
+        if not self.callees:
+            return "None"
+        kinds = [f"(a{at} if type(a{at}) in {writer.name(FUNCTIONS)} else type(a{at}))" for at in self.callees]
+        return f"{OTHER_CALLEE!r} if ({', '.join(kinds)},) in {writer.name(self.refused)} else None"
+
+
+def early(arguments: Arguments, spelling: Spelling) -> Fast:
+    """What a call is asked as long as none has matched: what is cheap and needs no state. Gives None where nothing is wrong."""
     writer = Writer()
-    return writer.function("early", _parameters(count), [*_tried(_first(writer, f"a{first}", spelling)), "return None"])
+    writer.say(_elsewhere(arguments), _autocast(writer, arguments), _gradient(writer, [arguments.first]), *_first(writer, arguments.first, spelling))
+    for at in [*arguments.callees, *([] if arguments.module is None else [arguments.module])]:
+        writer.say(f"if getattr(a{at}, 'training', False): return {IN_TRAINING!r}")
+    writer.say(_subclass(writer, [arguments.first]))
+    return writer.function("early", arguments.parameters, [*_tried(writer.lines), f"return {arguments.unknown(writer)}"])
 
 
-def matched(count: int, first: int, spelling: Spelling, given: Values, tensors: Sequence[torch.Tensor], ready: Ready) -> Fast | None:
+def refusing(arguments: Arguments, spelling: Spelling, device: torch.device, reason: str) -> Fast:
+    """What is asked of calls on a device on which nothing runs this kernel. Gives None on another one."""
+    writer = Writer()
+    return writer.function("refusing", arguments.parameters, [
+        *_tried([*_first(writer, arguments.first, spelling), f"if {arguments.first}.device != {writer.name(device)}: return None"]), f"return {reason!r}"])
+
+
+def matched(arguments: Arguments, spelling: Spelling, given: Values, tensors: Sequence[torch.Tensor], ready: Ready) -> Fast | None:
     """The function for calls like the one that just matched with these tensors; None where torch has no guards."""
     if TensorGuards is None:
         return None
     writer = Writer()
     early_on = bool(given.states) or len(tensors) > 1  # gathering a state, or looking at several tensors, costs more than at the first
     if early_on:
-        writer.say(*_first(writer, f"a{first}", spelling))
+        writer.say(*_first(writer, arguments.first, spelling), _gradient(writer, [arguments.first]))
     writer.say(*(f"if {name} is not {writer.named('k', ABSENT)}: return None" for name in given.absent))
     values: list[str | None] = list(given.before)
     for state in given.states:
-        values += state.write(writer)
+        values += state.write(writer, arguments.unknown(writer))
     found = _opened(writer, spelling, [*values, *given.after])
     inputs = [found[place] for place in spelling.order]
     check = TensorGuards(*tensors, dynamic_dims_sizes=[list(tensor.size()) for tensor in tensors],
                          dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors]).check
-    why = [] if early_on else _first(writer, f"a{first}", spelling)
-    writer.say(f"if not {writer.named('check', check)}({', '.join(inputs)}):", *("    " + line for line in [*why, "return None"]))
+    why = [_gradient(writer, inputs), *([] if early_on else _first(writer, arguments.first, spelling)), _autocast(writer, arguments),
+           _elsewhere(arguments), _subclass(writer, inputs), *_others(writer, spelling, inputs), "return None"]
+    writer.say(f"if not {writer.named('check', check)}({', '.join(inputs)}):", *("    " + line for line in why))
     _write_rest(writer, spelling, inputs, tensors, early_on)
     if ready.current is not None:
         writer.say(f"if {writer.named('current', ready.current)}() != {ready.device.index}: return None")
-    return writer.function("fast", _parameters(count), [*_tried(writer.lines), *_run(writer, spelling, inputs, ready)])
-
-
-def _parameters(count: int) -> str:
-    return ", ".join(f"a{at}" for at in range(count))
+    return writer.function("fast", arguments.parameters, [*_tried(writer.lines), *_run(writer, spelling, inputs, ready)])
 
 
 def _tried(lines: list[str]) -> list[str]:
@@ -158,6 +195,33 @@ def _first(writer: Writer, variable: str, spelling: Spelling) -> list[str]:
             # contiguity is cheaper to ask for, and tells most other strides; torch's guards compare them all
             f"if not {variable}.is_contiguous(): return 'other stride'" if pattern.dense else
             f"if {variable}.stride() != {pattern.stride!r}: return 'other stride'"]
+
+
+def _gradient(writer: Writer, tensors: list[str]) -> str:
+    asked = " or ".join(f"{name}.requires_grad" for name in tensors)
+    return f"if {writer.name(torch.is_grad_enabled)}() and ({asked}): return {GRADIENT!r}"
+
+
+def _elsewhere(arguments: Arguments) -> str:
+    return f"if not {arguments.first}.is_{arguments.device_type}: return 'on ' + {arguments.first}.device.type"
+
+
+def _autocast(writer: Writer, arguments: Arguments) -> str:
+    return f"if {writer.name(torch.is_autocast_enabled)}({arguments.device_type!r}): return 'under autocast'"
+
+
+def _subclass(writer: Writer, tensors: list[str]) -> str:
+    plain = writer.name((torch.Tensor, torch.nn.Parameter))
+    return f"if {' or '.join(f'type({name}) not in {plain}' for name in tensors)}: return 'a tensor subclass'"
+
+
+def _others(writer: Writer, spelling: Spelling, inputs: list[str]) -> list[str]:
+    """Dtype and shape of all but the first input."""
+    lines = []
+    for name, pattern in list(zip(inputs, spelling.entry.inputs, strict=True))[1:]:
+        lines += [f"if {name}.dtype is not {writer.named('k', pattern.dtype)}: return 'other dtype'",
+                  f"if {name}.shape != {pattern.shape!r}: return 'other shape'"]
+    return lines
 
 
 def _opened(writer: Writer, spelling: Spelling, values: list[str | None]) -> list[str]:
@@ -192,10 +256,10 @@ def _write_rest(writer: Writer, spelling: Spelling, inputs: list[str], tensors: 
         writer.say(f"if {' or '.join(odd)}: return 'other alignment'")
     wanting = [variable for variable, tensor in zip(inputs, tensors, strict=True) if tensor.requires_grad or not TELLS_GRADIENTS]
     if wanting:
-        asked = " or ".join(f"{variable}.requires_grad" for variable in wanting)
-        writer.say(f"if {writer.named('recording', torch.is_grad_enabled)}() and ({asked}): return 'a gradient is wanted'")
+        writer.say(_gradient(writer, wanting))
     writer.say(f"if {writer.named('modes', torch._C._is_torch_function_mode_enabled)}() and {writer.named('k', foreign_mode)}(): return None")
-    writer.say(f"if {writer.named('entry', spelling.entry)}.disabled or {writer.named('entry', spelling.entry)}.canary_every: return None")
+    entry = writer.named("entry", spelling.entry)
+    writer.say(f"if {entry}.canary_every: return None", f"if {entry}.disabled: return {entry}.disabled")
 
 
 def _run(writer: Writer, spelling: Spelling, inputs: list[str], ready: Ready) -> list[str]:

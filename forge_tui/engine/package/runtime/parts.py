@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,14 +10,15 @@ import torch
 from .callees import is_this, plain_call, resolve, state_of, unread_of
 from .entry import Backend, Entry
 from .fronts import Front
-from .matched import ABSENT, State, Values
+from .matched import ABSENT, FUNCTIONS, Arguments, State, Values
 from .patterns import pattern_of
 from .regions import ANYTHING, module_with
 from .router import Router
 
 _tracing = torch.compiler.is_dynamo_compiling
 _global_hooks = torch.nn.modules.module._has_any_global_hook
-FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
+MOST_REFUSED = 256
+"""A model may make its functions anew at every call."""
 Helper = Callable[..., Any]
 
 
@@ -152,13 +152,14 @@ def _helper(kind: str, parts: list[Part], written: Helper) -> Helper:
     site = SITES[kind]
     spellings = [spelling for part in parts for key in {len(form.positional) for form in part.router.forms}
                  for _, _, by_shape in part.router.groups(key) for line in by_shape.values() for spelling in line]
-    front = Front(spellings, len(site.parameters), site.tensors[0], parts[0].router.fallbacks)
+    arguments = Arguments(len(site.parameters), site.tensors[0], parts[0].router.backend.device_type, site.callees)
+    front = Front(spellings, arguments, parts[0].router.fallbacks)
     last = len(site.parameters) - 1
 
     def slow(*values: Any) -> Any:
         more = values[last:] if site.optional and values[last] is not ABSENT else ()
         given = values if more or not site.optional else values[:last]
-        found = _found(parts, [values[at] for at in site.callees])
+        found = _found(parts, [values[at] for at in site.callees], arguments.refused)
         if found is None:
             return written(*given)
         part, states = found
@@ -177,13 +178,19 @@ def _helper(kind: str, parts: list[Part], written: Helper) -> Helper:
     return front.function(kind, site.parameters, {"more": ABSENT} if site.optional else {}, (written, call), slow, slow)
 
 
-def _found(parts: list[Part], callees: list[Any]) -> tuple[Part, list[Any]] | None:
-    """The part whose callees these are, and their state; None where there is none, or calling them does more than their forward."""
+def _found(parts: list[Part], callees: list[Any], refused: set[Any]) -> tuple[Part, list[Any]] | None:
+    """The part whose callees these are, and their state; None where there is none, or calling them does more than their forward.
+
+    refused: what is learned of callees that no part has."""
     kinds = [item if type(item) in FUNCTIONS else type(item) for item in callees]
+    fits = False
     for part in parts:
         if all([known[kind] if kind in known else not _tracing() and part.fits(at, kind)
                 for at, (known, kind) in enumerate(zip(part.kinds, kinds, strict=True))]):
+            fits = True
             states = [part.state(at, item) for at, item in enumerate(callees)]
             if all([state is not None for state in states]):
                 return part, states
+    if not fits and not _tracing() and len(refused) < MOST_REFUSED:
+        refused.add(tuple(kinds))
     return None

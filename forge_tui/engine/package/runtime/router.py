@@ -17,7 +17,7 @@ import torch
 from .entry import Backend, Entry
 from .forms import Form, Spelling, signature_of
 from .fronts import Front
-from .matched import Values
+from .matched import Arguments, Values
 from .patterns import flatten
 from .traced import traced_tensors
 
@@ -25,7 +25,7 @@ MOST_SPELLINGS = 64
 """Ways of calling one function that are remembered."""
 
 Learn = Callable[[Spelling, Any, Any], None]
-"""Told of a match: the spelling, the entry's inputs, and the entry on its device."""
+"""Told of a match: the spelling, the entry's inputs, and the entry on its device, or why nothing will ever run it there."""
 
 _Group = tuple[int, bool, dict[tuple[int, ...], list[Spelling]]]
 """Place of the first input, whether sequences are opened to count to it, and the spellings by that input's shape."""
@@ -97,9 +97,9 @@ class Router:
                 if not reason:
                     tensors = spelling.take_tensors(flat)
                     ready = spelling.entry.ready(tensors[0].device, self.backend)
+                    if learn is not None and spelling.entry.settled(tensors[0].device):
+                        learn(spelling, tensors, ready)
                     if type(ready) is not str:
-                        if learn is not None:
-                            learn(spelling, tensors, ready)
                         return spelling.entry.watched(ready, tensors, original)
                     reason = ready
         counter[reason] = counter.get(reason, 0) + 1
@@ -165,7 +165,7 @@ class Router:
             return None
         first = places.pop()
         count, *keywords = key if isinstance(key, tuple) else (key,)
-        front = Front(spellings, count + len(keywords), first, self.fallbacks)
+        front = Front(spellings, Arguments(count + len(keywords), first, self.backend.device_type), self.fallbacks)
         given = Values(range(count + len(keywords)))
 
         def rest(values: Any) -> dict[str, Any]:
