@@ -10,12 +10,13 @@ import pytest
 import torch
 from hostkit import needs_nvrtc
 from region_kit import package_of
-from region_models import Stack
-from test_region_guards import CASES, ran
+from region_models import Stack, Turned
+from test_region_guards import CASES, CHANGES, ran
 from torch import nn
 
 from forge_tui.engine.package.runtime import Package
 from forge_tui.engine.package.runtime.driver import CudaBackend
+from forge_tui.engine.package.runtime.router import Router
 
 pytestmark = needs_nvrtc
 
@@ -122,3 +123,29 @@ def test_an_older_architecture_among_those_exported(tmp_path: Path, monkeypatch:
         with package.optimized(model):
             assert torch.allclose(model(x), expected, atol=1e-5) and ran(package) == 3
     assert len(warned) == 3
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["before a match", "after one"])
+def test_calls_are_decided_in_full_once(made: tuple, monkeypatch: pytest.MonkeyPatch, warm: bool) -> None:
+    """What costs microseconds in Python is not run for calls that repeat, nor for most that do not match."""
+    model, package, args = made
+    fresh, forged, plain = Package(package.folder, package.backend), copy.deepcopy(model), copy.deepcopy(model)
+    decided, decide = [], Router.decide
+    monkeypatch.setattr(Router, "decide", lambda self, *rest: (decided.append(self.path), decide(self, *rest))[1])
+    with fresh.optimized(forged):
+        if warm:
+            for _ in range(3):
+                forged(*args)
+            assert len(decided) == 1 and ran(fresh) == 3
+            decided.clear()
+        before = ran(fresh)
+        for change in ("shape", "stride", "alignment", "grad", "subclass"):
+            given = tuple(CHANGES[change](tensor) for tensor in args)
+            got, expected = forged(*given), plain(*given)
+            assert torch.equal(got, expected) and got.requires_grad == expected.requires_grad, change
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(forged(*args), plain(*args))
+        forged.train(), plain.train()
+        assert torch.equal(forged(*args), plain(*args)) or isinstance(model, Turned)
+        assert ran(fresh) == before + isinstance(model, Turned), fresh.report()  # a function is the same in training
+    assert len(decided) <= isinstance(model, Turned), decided
