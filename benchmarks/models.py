@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.results import FOLDER, store
+from benchmarks.results import FOLDER, header, store
 from benchmarks.zoo import MODELS
 from forge_tui.cuda.target import open_target
 
@@ -101,7 +101,7 @@ def main() -> int:
     found: dict[str, Any] = {}
     for name in options.names or [name for name in MODELS if "qwen" not in name]:
         print(f"== {name}", file=sys.stderr, flush=True)
-        found[name] = measure(name, options)
+        found[name] = {key: value for key, value in header("models").items() if key in ("command", "date")} | measure(name, options)
         path = store("models", target.facts, {"models": {**_earlier(options.out, target.facts.name), **found}}, options.out)
     print(path)
     if torch.cuda.is_available():

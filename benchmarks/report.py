@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hostset.report import host_sections
+from benchmarks.report_models import models
 from benchmarks.results import FOLDER
 
 TARGET = FOLDER.parent.parent / "docs" / "measured.md"
@@ -27,7 +28,7 @@ def render(folder: Path) -> str:
     """The whole page."""
     parts = [HEAD]
     for name, section in (("operators", _operators), ("turnaround", _turnaround), ("repeatability", _repeatability),
-                          ("robustness", _robustness), ("selftest", _selftest), ("exchange", _exchange)):
+                          ("robustness", _robustness), ("selftest", _selftest), ("models", models), ("exchange", _exchange)):
         for path in sorted(folder.glob(f"{name}-*.json")):
             document = json.loads(path.read_text())
             parts.append("\n".join([*_about(name, document), "", *section(document)]))

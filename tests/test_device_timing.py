@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from forge_tui.engine.judge.device_timing import COPIES, COPIES_BYTES, _copies, split
-from forge_tui.engine.operators import describe, lookup, named_tensors
+from forge_tui.engine.judge.device_timing import COPIES, COPIES_BYTES, _copies
+from forge_tui.engine.operators import describe, lookup, materialize, named_tensors
 from forge_tui.specs import Call, TensorSpec
 
 
@@ -19,7 +19,7 @@ from forge_tui.specs import Call, TensorSpec
 def test_baselines_call_the_operator_itself(operator: str, arguments: dict):
     expected = lookup(operator).call(arguments)
     call = describe(operator, arguments, expected)
-    positional, keywords = split(call, dict(named_tensors(arguments)))
+    positional, keywords = lookup(operator).split(materialize(call, dict(named_tensors(arguments))))
     assert torch.equal(lookup(operator).function(*positional, **keywords), expected[0])
 
 

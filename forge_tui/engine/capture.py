@@ -132,7 +132,7 @@ class Capture:
                 self._progress(f"timed {number} of {len(self.recorder.recording.variants)} variants")
             variants.append(self._card(key, seen))
         launch_bound = cuda and self._launch_bound(variants)
-        variants = once([at_floor(variant, launch_bound) for variant in variants] if cuda else variants, cuda)
+        variants = once([at_floor(variant, launch_bound) for variant in variants] if cuda else variants, cuda and not launch_bound)
         variants.sort(key=lambda item: (not item.offered, -(item.recoverable_us if cuda else item.open_calls * item.time_us)))
         skipped = [*(Skipped(name, count, reason) for (name, reason), count in self.recorder.recording.skipped.items()),
                    *self._hidden_modules()]
@@ -177,8 +177,10 @@ class Capture:
             operator, arguments = lookup(call.operator), materialize(call, tensors)
             with torch.no_grad():
                 difference = outputs_agree(call, operator.call(arguments))
+                positional, keywords = operator.split(arguments)
+
                 def run() -> object:
-                    return operator.call(arguments)
+                    return operator.function(*positional, **keywords)
 
                 taken = call_us(run, self.device, len(self.recorder.recording.variants))
                 issued = issue_us(run) if self.device.type == "cuda" else 0.0

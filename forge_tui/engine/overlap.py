@@ -15,8 +15,8 @@ def once(variants: list[Variant], device_times: bool) -> list[Variant]:
     """Offers either a region or what is in it (operators, and regions again), whichever recovers more.
 
     Calls that an offered region takes are in the `inside` of what it takes them from. What is called elsewhere too keeps those
-    calls. device_times: what can be recovered is known; without it the outermost region is offered, since one kernel moves less
-    than several.
+    calls. device_times: what can be recovered is the device's time, and known; without it the outermost region is offered, since one kernel moves
+    less than several and is one launch.
     """
     cards = {variant.key: variant for variant in variants}
     left = Counter({variant.key: variant.calls for variant in variants})

@@ -20,7 +20,6 @@ from forge_tui.engine.judge.trial import Trial
 from forge_tui.engine.judge.tuning import Setting
 from forge_tui.engine.judge.verdict import Timing
 from forge_tui.engine.operators import flatten_outputs, lookup, materialize
-from forge_tui.engine.operators.binding import positional_names
 from forge_tui.specs import Call
 
 COPIES = 3
@@ -97,7 +96,7 @@ class _Set:
         tensors = self.arena.begin(values, trial.patterns)
         self.prepared = target.prepare(setting.full, setting.image, tensors, workspaces)
         operator = lookup(trial.call.operator)
-        self.positional, self.keywords = split(trial.call, {name: tensors[name] for name in self.arena.inputs})
+        self.positional, self.keywords = operator.split(materialize(trial.call, {name: tensors[name] for name in self.arena.inputs}))
         self.function = operator.function
         self.right: list[torch.Tensor] = []
         """Results that were compared with the reference: the same bits need no second comparison."""
@@ -143,16 +142,6 @@ def poison(arena: Arena, patterns: Patterns) -> None:
     arena.poison_results(patterns)
 
 
-def split(call: Call, tensors: Mapping[str, torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments of torch's own function."""
-    keywords = dict(materialize(call, tensors))
-    positional: list[Any] = []
-    for name, variadic in positional_names(call.operator, keywords):
-        value = keywords.pop(name)
-        positional.extend(value if variadic else [value])
-    return positional, keywords
-
-
 def compiled(call: Call) -> Function | str:
     """torch.compile's function for a variant, compiled at its first call; or why there is none."""
     key = variant_key(call)
@@ -184,7 +173,7 @@ def _try_compile(call: Call, run: Function) -> Function | str:
                .as_strided(spec.shape, spec.stride) for name, spec in call.tensors()}
     try:
         with torch.no_grad():
-            found(*split(call, tensors))
+            found(*lookup(call.operator).split(materialize(call, tensors)))
         torch.cuda.synchronize()
     except Exception as error:  # whatever the compiler, its backend or the system's C compiler raises: then eager is the baseline
         return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__

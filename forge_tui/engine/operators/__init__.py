@@ -41,12 +41,17 @@ class Operator:
 
         Whatever torch raises for these arguments passes through.
         """
-        names = positional_names(self.name, arguments)
-        positional, keywords = [], dict(arguments)
-        for name, variadic in names:
+        positional, keywords = self.split(arguments)
+        return flatten_outputs(self.function(*positional, **keywords))
+
+    def split(self, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Bound arguments as `function` takes them: positional ones, keywords."""
+        positional: list[Any] = []
+        keywords = dict(arguments)
+        for name, variadic in positional_names(self.name, arguments):
             value = keywords.pop(name)
             positional.extend(value if variadic else [value])
-        return flatten_outputs(self.function(*positional, **keywords))
+        return positional, keywords
 
 
 def lookup(name: str) -> Operator:
