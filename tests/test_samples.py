@@ -7,7 +7,7 @@ import torch
 
 from forge_tui.engine.operators import tensor_spec
 from forge_tui.engine.samples import SampleKeeper, copy_layout
-from forge_tui.engine.statistics import CHUNK, statistics
+from forge_tui.engine.statistics import CHUNKS, statistics
 
 _BASE = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(0))
 
@@ -72,21 +72,31 @@ def test_statistics_tell_masks_from_values() -> None:
 def test_statistics_of_sorted_and_empty_and_all_nan() -> None:
     assert statistics([torch.tensor([[1, 2], [0, 0]])]).sorted_last
     assert not statistics([torch.tensor([[1, 2], [2, 1]])]).sorted_last
-    stepped = torch.arange(2 * CHUNK)
-    stepped[CHUNK:] -= CHUNK
+    stepped = torch.arange(2 * CHUNKS["cpu"])
+    stepped[CHUNKS["cpu"]:] -= CHUNKS["cpu"]
     assert not statistics([stepped]).sorted_last, "the one step down lies between two pieces"
     assert statistics([torch.empty(0)]).nonfinite == 0.0
     assert statistics([torch.full((3,), float("nan"))]).nonfinite == 1.0
 
 
 def test_statistics_in_pieces_are_those_of_the_whole() -> None:
-    large = torch.arange(3 * (CHUNK // 2), dtype=torch.float32).reshape(3, -1)
+    large = torch.arange(3 * (CHUNKS["cpu"] // 2), dtype=torch.float32).reshape(3, -1)
     found = statistics([large, large.t()])
     assert (found.minimum, found.maximum) == (0.0, large.numel() - 1)
     assert found.mean == pytest.approx((large.numel() - 1) / 2)
     assert found.std == pytest.approx(float(large.double().std(correction=0)), rel=1e-9)
     flat = statistics([large.flatten()])
     assert flat.mean == pytest.approx(found.mean) and flat.sorted_last
+
+
+@pytest.mark.gpu
+def test_statistics_of_a_gpus_tensor_are_those_of_the_cpu() -> None:
+    generator = torch.Generator().manual_seed(3)
+    values = torch.randn(3, CHUNKS["cuda"] // 2 + 5, generator=generator).half()
+    values[1, 7], values[2, 9] = float("inf"), float("nan")
+    here, there = statistics([values]), statistics([values.cuda()])
+    assert (there.minimum, there.maximum, there.zeros, there.nonfinite) == (here.minimum, here.maximum, here.zeros, here.nonfinite)
+    assert there.mean == pytest.approx(here.mean, abs=1e-12) and there.std == pytest.approx(here.std, rel=1e-12)
 
 
 def test_statistics_of_a_broadcast_look_once() -> None:

@@ -9,8 +9,9 @@ import torch
 
 from forge_tui.engine.cards import Statistics
 
-CHUNK = 1 << 20
-"""Elements looked at in one piece: 8 MB as float64."""
+CHUNKS = {"cpu": 1 << 20, "cuda": 1 << 24}
+"""Elements looked at in one piece, by kind of device: 8 MB as float64, or 128 MB. A GPU's own tensors are looked at there: a CPU takes a
+minute for the weights of a small language model."""
 _ORDERED = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
                       torch.float64})
 MASK_VALUE = -1e4
@@ -67,13 +68,13 @@ class _Moments:
 
 
 def _parts(tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Flat float64 pieces on the CPU; what a broadcast repeats is looked at once."""
+    """Flat float64 pieces, on the device of the tensor; what a broadcast repeats is looked at once."""
     for tensor in tensors:
         once = _distinct(tensor)
         if not once.numel():
             continue
         for block in _blocks(torch.view_as_real(once.resolve_conj()) if once.is_complex() else once):
-            yield block.detach().to("cpu", torch.float64).reshape(-1)
+            yield block.detach().to(torch.float64).reshape(-1)
 
 
 def _distinct(tensor: torch.Tensor) -> torch.Tensor:
@@ -84,15 +85,16 @@ def _distinct(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _blocks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Views of at most CHUNK elements, cut along the outer dimensions."""
-    if tensor.numel() <= CHUNK or tensor.ndim == 0:
+    """Views of at most CHUNKS elements, cut along the outer dimensions."""
+    chunk = CHUNKS.get(tensor.device.type, CHUNKS["cpu"])
+    if tensor.numel() <= chunk or tensor.ndim == 0:
         yield tensor
         return
     row = max(1, tensor.numel() // tensor.shape[0])
-    step = max(1, CHUNK // row)
+    step = max(1, chunk // row)
     for begin in range(0, tensor.shape[0], step):
         piece = tensor[begin:begin + step]
-        yield from (_blocks(piece[0]) if step == 1 and row > CHUNK else (piece,))
+        yield from (_blocks(piece[0]) if step == 1 and row > chunk else (piece,))
 
 
 def _sorted_last(tensor: torch.Tensor) -> bool:
