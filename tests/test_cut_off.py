@@ -162,3 +162,34 @@ def test_a_form_that_was_left_is_as_it_was_left() -> None:
         assert "hf:o/n" in shown and "text:=hi" in shown and "builtin" in shown
 
     drive(None, steps)
+
+
+def test_a_folded_operator_shows_what_is_in_flight_and_the_narrow_line_begins_with_it(tmp_path: Path) -> None:
+    paths, keys = project(tmp_path / "encoder", [softmax(64), softmax(512)])
+    with JournalWriter(paths.journal) as journal:
+        for event in (
+            started(1.0),
+            events.Selected(at=1.0, operators=tuple(keys)),
+            events.Proposed(
+                at=2.0, node=f"{keys[1]}/1", variant=keys[1], parent=None, strategy="tiling", provider="builtin"
+            ),
+        ):
+            journal.append(events.encode(event))
+
+    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
+        shown = text_of(app)
+        assert "▸ softmax  2 variants" in shown.splitlines()[2] and "▶ 1 in flight" in shown.splitlines()[2]
+        assert " asking  softmax" in shown and "queued   process" in shown
+
+    with ProjectLock(paths):
+        drive(paths.root, steps, size=(80, 24))
+
+
+def test_before_the_capture_no_column_is_marked_as_sorted(tmp_path: Path) -> None:
+    paths, _ = project(tmp_path / "encoder", [softmax(64)])
+    paths.operators.unlink()
+
+    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
+        assert "operator" in text_of(app).splitlines()[1] and not set("▼▲") & set(text_of(app))
+
+    drive(paths.root, steps, size=(80, 24))

@@ -237,6 +237,9 @@ class OperatorRows:
         word = (
             f"{good} of {len(offered)} good" if len(same) > 1 else "– not offered" if not offered else state(same.pop())
         )
+        pending = sum(entry.operator.pending for entry in entries if entry.operator) if self.watch.running else 0
+        if pending:
+            word = f"▶ {pending} in flight"
         sign = "▾" if operator in self.open else "▸"
         used = sum(entry.variant.key in self.watch.packaged for entry in entries)
         return Row(
@@ -255,7 +258,7 @@ class OperatorRows:
                 Cell(str(sum(entry.operator.tried for entry in entries if entry.operator)) if offered else "–"),
                 Cell(""),
                 Cell(f"{used} used" if used else ""),
-                Cell(word, "forge-verified" if good else "forge-muted"),
+                Cell(word, "forge-running" if pending else "forge-verified" if good else "forge-muted"),
             ),
         )
 

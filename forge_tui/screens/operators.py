@@ -152,14 +152,17 @@ class OperatorBench(RunActions):
         keys = self._rows.keys(self._wanted)
         self._fit_columns(table)
         self.show_matches(table, keys, self._wanted, self._empty())
-        now = self._now()
-        self.update("#now", now.replace("\n", "   ") if self.has_class("narrow") else now)
+        now = self._now().split("\n")
+        if self.has_class("narrow") and self.project.holder:  # in one line what goes on comes before whose process it is
+            now = [*now[1:], now[0]]
+        self.update("#now", ("   " if self.has_class("narrow") else "\n").join(now))
         self.query_one("#log", LineView).show(_log(list(self.project.log)[-LOG_LINES:]))
         self._card_stale = True
 
     def _fit_columns(self, table: Table) -> None:
         """Which columns have something to say, which of them stays whatever the width, and the sorted one's mark."""
-        columns = (self._rows.silent(), self._rows.kept, self._rows.sorting)
+        sorting = self._rows.sorting if self.project.cards else None
+        columns = (self._rows.silent(), self._rows.kept, sorting)
         if columns != (table.hidden, table.kept, table.sorting):
             table.hidden, table.kept, table.sorting = columns
             table.refresh()
