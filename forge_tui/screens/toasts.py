@@ -151,5 +151,5 @@ def said_lines(said: list[Said], width: int) -> list[Line]:
     for item in reversed(said):
         when = time.strftime("%H:%M:%S", time.localtime(item.at))
         lines.append(((f"{when}  ", "forge-muted"), (item.title or item.severity, TOKENS.get(item.severity, "bold"))))
-        lines += wrapped(item.text, width - 10, indent=" " * 10)
+        lines += wrapped(item.text, width, indent=" " * 10)
     return lines
