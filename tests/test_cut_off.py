@@ -141,7 +141,9 @@ def test_what_an_action_does_is_there_whole_in_a_narrow_palette(root: Path, size
             if len(action.name) > size[0] - 25:
                 inside = " ".join(line.partition("│")[2].rpartition("│")[0] for line in shown.splitlines())
                 assert f"{action.keys}: {action.name}" in " ".join(inside.split())
-            shown = await press(app, pilot, "down")
+            await pilot.press("down")
+            await pilot.pause()
+            shown = text_of(app)
 
     drive(root, steps, size=size)
 

@@ -43,7 +43,8 @@ def test_toasts_are_few_and_low_and_never_over_the_cursor_or_the_keys(
         table = app.screen.query_one("#operators", Table)
         sides = set()
         for _ in range(table.room + 3):
-            await press(app, pilot, "j")
+            await pilot.press("j")
+            await pilot.pause()
             shown = covered(app)
             assert len(app.screen.query(Toast)) <= count and 1 < len(shown) <= count * (lines + 1)
             assert table.region.y + 1 + table.cursor - table.top not in shown
@@ -64,7 +65,8 @@ def test_toasts_leave_a_field_and_the_list_of_a_dialog_free(root: Path) -> None:
         await press(app, pilot, "escape", "colon")
         table = app.screen.query_one(Table)
         for _ in range(table.room + 2):
-            await press(app, pilot, "down")
+            await pilot.press("down")
+            await pilot.pause()
             assert covered(app).isdisjoint({app.screen.query_one(Input).region.y, table.region.y + 1 + table.cursor - table.top})
 
     drive(root, steps, size=(80, 24))

@@ -149,8 +149,9 @@ class LineView(Widget, can_focus=True):
         cut = strip.cell_length > self.left + width
         if self.left:
             strip = strip.crop(self.left, self.left + width)
-        if cut:  # said, since the right arrow shows the rest
-            strip = Strip([*strip.crop(0, width - 1), Segment("…", style + style_of(self.app, "forge-muted"))])
+        if cut:  # said, since the right arrow shows the rest; in the colours that are there, which costs a slow link nothing
+            kept = list(strip.crop(0, width - 1))
+            strip = Strip([*kept, Segment("…", kept[-1].style if kept else style)])
         return strip.adjust_cell_length(width, style).simplify()
 
 
