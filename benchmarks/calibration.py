@@ -47,6 +47,11 @@ MUST_HOLD = 0.8
 """Part of the families whose measured best must be among the best modelled tenth."""
 
 
+NOISE = 0.02
+"""Standard deviation of one measured time of a landscape, relative: 20 comparisons of a kernel with itself, of more calls each, spread by 0.5 %
+(large calls) to 2.2 % (small ones; results/repeatability-nvidia-h200.json), and events count in steps of 0.032 us."""
+
+
 class Point(msgspec.Struct):
     """One measured setting with its counts."""
 
@@ -100,6 +105,14 @@ def best_decile_holds(measured: Sequence[float], modelled: Sequence[float], with
     return min(us for us, guess in zip(measured, modelled, strict=True) if guess <= edge) <= (1 + within) * min(measured)
 
 
+def noise_allows(measured: Sequence[float], spread: float = NOISE, draws: int = 100) -> tuple[float, float]:
+    """What a model without any error would reach, did each time vary by `spread` (a standard deviation, relative) when measured again: rank
+    correlation, and how often its best tenth holds the measured best."""
+    dice = random.Random(1)
+    guesses = [[us * dice.lognormvariate(0, spread) for us in measured] for _ in range(draws)]
+    return statistics.fmean(spearman(measured, guess) for guess in guesses), statistics.fmean(best_decile_holds(measured, guess) for guess in guesses)
+
+
 def compare(family: Family, facts: DeviceFacts, constants: Constants = CONSTANTS) -> dict[str, Any]:
     """Rank correlation, ratio and the decile of one family."""
     measured = [point.us for point in family.points]
@@ -108,7 +121,8 @@ def compare(family: Family, facts: DeviceFacts, constants: Constants = CONSTANTS
     chosen = min(range(len(modelled)), key=modelled.__getitem__)
     return {"landscape": family.landscape, "operator": family.operator, "points": len(measured), "spearman": round(spearman(measured, modelled), 4),
             "ratio": round(statistics.median(ratios), 4), "ratio_low": round(min(ratios), 4), "ratio_high": round(max(ratios), 4),
-            "best_decile": best_decile_holds(measured, modelled), "regret": round(measured[chosen] / min(measured), 4)}
+            "best_decile": best_decile_holds(measured, modelled), "best_decile_2": best_decile_holds(measured, modelled, 0.02),
+            "near_1": sum(us <= 1.01 * min(measured) for us in measured), "near_2": sum(us <= 1.02 * min(measured) for us in measured), "regret": round(measured[chosen] / min(measured), 4)}
 
 
 def model(point: Point, facts: DeviceFacts, constants: Constants) -> float:
@@ -120,7 +134,7 @@ def model(point: Point, facts: DeviceFacts, constants: Constants) -> float:
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"families": len(rows), "spearman_median": round(statistics.median(row["spearman"] for row in rows), 4),
             "spearman_worst": min(row["spearman"] for row in rows), "rank_enough": sum(row["spearman"] >= MUST_RANK for row in rows),
-            "best_decile": sum(row["best_decile"] for row in rows),
+            "best_decile": sum(row["best_decile"] for row in rows), "best_decile_2": sum(row["best_decile_2"] for row in rows),
             "ratio_median": round(statistics.median(row["ratio"] for row in rows), 4)}
 
 
@@ -141,14 +155,13 @@ def loss(families: Sequence[Family], facts: DeviceFacts, constants: Constants) -
 
 
 BOUNDS: dict[str, tuple[float, float]] = {
-    "machine_per_ptx": (0.7, 2.5), "latency_cycles": (300, 1500), "in_flight": (4, 128), "warp_cycles": (0.5, 8), "barrier_cycles": (10, 200), "flight_cycles": (300, 2000),
-    "l2_speed": (1.2, 4.0), "sharpness": (1.0, 8.0), "l2_kept": (0.1, 1.0), "block_cycles": (10, 400), "memory_share": (0.6, 1.0),
+    "dram_cycles": (450, 1200), "issue": (1.0, 1.7), "chain": (1.0, 2.5), "barrier_cycles": (10, 100), "block_cycles": (100, 250), "fetch_cycles": (0.1, 4.0),
+    "cold_us": (0.05, 0.6), "l2_kept": (0.2, 1.0), "refill": (0.05, 1.0), "sharpness": (1.5, 12.0),
 }
 """Where a constant may lie and still mean what its name says."""
 
 
-START = Constants(machine_per_ptx=1.2, latency_cycles=600, in_flight=24, warp_cycles=3, barrier_cycles=30, flight_cycles=600, l2_speed=2.0,
-                  sharpness=4.0, l2_kept=0.7, block_cycles=60, memory_share=1.0)
+START = Constants(dram_cycles=600, issue=1.2, chain=1.5, barrier_cycles=30, block_cycles=150, cold_us=0.3, fetch_cycles=1.0, l2_kept=0.7, refill=0.5, sharpness=4.0)
 """From data sheets and habit, before anything was measured: where a fit begins that must not know what it is tried on."""
 
 
@@ -266,9 +279,12 @@ def main() -> None:
 def calibration(families: Sequence[Family], facts: DeviceFacts, rounds: int) -> dict[str, Any]:
     """Everything that is stored. rounds: of a fit; 0: none."""
     rows = [compare(family, facts) for family in families]
+    for row, family in zip(rows, families, strict=True):
+        rank, holds = noise_allows([point.us for point in family.points])
+        row.update(noise_spearman=round(rank, 3), noise_best_decile=round(holds, 2))
     blind = [compare(msgspec.structs.replace(family, points=[msgspec.structs.replace(point, registers=None) for point in family.points]), facts)
              for family in families]
-    document: dict[str, Any] = {"device": facts.name, "constants": msgspec.to_builtins(CONSTANTS), "rows": rows, "summary": summary(rows),
+    document: dict[str, Any] = {"device": facts.name, "constants": msgspec.to_builtins(CONSTANTS), "rows": rows, "noise": NOISE, "summary": summary(rows),
                                 "registers_unknown": summary(blind)}
     if rounds:
         fitted = fit(families, facts, rounds=rounds)

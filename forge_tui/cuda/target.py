@@ -34,6 +34,17 @@ class InstructionClass(Struct, frozen=True):
     """Executed by warps, whatever part of their lanes took part."""
 
 
+class LoadStep(Struct, frozen=True):
+    """Loads from global memory that could be in flight together, if there were registers for all of them."""
+
+    warps: int
+    """How often warps come to it."""
+    values: int
+    """Registers of a thread that they fill."""
+    live: int
+    """Registers of a thread that hold, at its beginning, what is needed later."""
+
+
 class LineCounts(Struct, frozen=True):
     """What one line of the kernel file did, where it took more than it had to or might have."""
 
@@ -75,12 +86,28 @@ class LaunchCounts(Struct, frozen=True):
     global_least: int = 0
     """Sectors that would do for the bytes the lanes asked for, request by request."""
     global_loaded: int = 0
-    """Distinct sectors that each block reads, added up over blocks (at most the launch's memory): what has to come from beyond the
-    caches of a multiprocessor."""
+    """Distinct sectors that each block reads, added up over blocks: what has to come from beyond the caches of a multiprocessor."""
     global_stored: int = 0
-    """The same of stores."""
+    """The same of stores, at most the launch's memory."""
+    global_common: int = 0
+    """Of `global_loaded`, what the L2 has already: weights that every block reads at the same place of its way, and what goes beyond the
+    launch's memory."""
     load_rounds: int = 0
     """How often warps wait for global memory: loads that need no other's result count together (`cuda.host.rounds`)."""
+    store_sectors: int = 0
+    """Of `global_sectors`, those of stores and atomics: each goes on to the L2, where what loads touch again comes from the L1."""
+    async_sectors: int = 0
+    """Of `global_sectors`, those that `cp.async` and the copy engine bring: they need no registers on the way."""
+    load_steps: tuple[LoadStep, ...] = ()
+    """Where warps load from global memory into registers."""
+    issued: int = 0
+    """Machine instructions that warps issue, by an estimate for each of PTX (`cuda.host.costs`)."""
+    code: int = 0
+    """Machine instructions that were executed at all, each once: what has to be fetched."""
+    chain_cycles: int = 0
+    """Cycles of warps, each taken alone, from instruction to instruction that needs its result; waits for global memory apart."""
+    cluster: int = 1
+    """Blocks of a cluster."""
     branches: int = 0
     """Conditional branches that warps came to."""
     divergent_branches: int = 0

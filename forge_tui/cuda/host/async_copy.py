@@ -56,7 +56,9 @@ class AsyncCopies:
             reading = lanes & (kept > 0)
         address: Address | None = machine.gmem.prepare(source, reading)
         parts = tuple(np.zeros(self.shape, np.uint32) for _ in words)
+        before = machine.tally.sectors
         machine.gmem.load(address, source_offset, 4, parts, "u", line)
+        machine.tally.async_sectors += machine.tally.sectors - before
         for word, part in zip(words, parts, strict=True):
             np.copyto(word, part, where=reading)
         machine.smem.check(target, offset, size, "asynchronous copy", line)

@@ -141,7 +141,7 @@ class BulkCopies:
                                 operation=operation)
                 self.machine.ordered.drain_begins(self.cells(flight.at, flight.column, bytes_), mine, line)
                 self.flying.append(flight)
-            self.machine.tally.bulk(self.machine, lanes, bytes_)
+            self.machine.tally.bulk(self.machine, lanes, bytes_, "store")
 
     # What the operands say ------------------------------------------------------------------------------------------
 

@@ -8,17 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forge_tui.cuda.host.classes import histogram
+from forge_tui.cuda.host.costs import issues_of
 from forge_tui.cuda.host.lower import Kernel
 from forge_tui.cuda.host.memory import Address, Mask
 from forge_tui.cuda.host.rounds import Waiting
 from forge_tui.cuda.host.words import WordAddress
-from forge_tui.cuda.target import InstructionClass, LaunchCounts, LineCounts
+from forge_tui.cuda.target import InstructionClass, LaunchCounts, LineCounts, LoadStep
 
 if TYPE_CHECKING:
     from forge_tui.cuda.host.run import Machine
 
 SECTOR = 32
 """Bytes the memory system moves at least."""
+NEIGHBOURS = 8
+"""Blocks whose warps are counted to know how many lanes of a warp take part."""
 MOST_LINES = 16
 """Lines of a launch that are told apart in its record."""
 
@@ -36,11 +39,12 @@ class Tally:
         """Thread instructions of the sampled blocks: what the traffic below belongs to."""
         self.sampled_blocks = 0
         self.requests = self.sectors = self.least = self.bytes = self.shared_requests = self.shared_waves = 0
+        self.store_sectors = self.async_sectors = 0
         self.branches = self.divergent = self.atomics = self.atomic_passes = self.hottest = 0
         self.waiting = Waiting(kernel)
-        self.touched: dict[str, list[NDArray[np.int64]]] = {"load": [], "store": []}
-        """Sectors that the sampled block of the present chunk touched."""
-        self.footprint = {"load": 0, "store": 0}
+        self.touched: dict[str, list[NDArray[np.int64]]] = {"load": [], "store": [], "common": []}
+        """Sectors that the sampled block of the present chunk touched; `common`: loads whose address another block has as well."""
+        self.footprint = {"load": 0, "store": 0, "common": 0}
         self.footprints = 0
         """Sampled blocks whose distinct sectors are added up in `footprint`."""
         self.lines: dict[tuple[str, int], list[int]] = {}
@@ -56,11 +60,13 @@ class Tally:
         else:
             mine = mask[:, column if mask.shape[1] > 1 else 0]
             count = int(np.count_nonzero(mine)) * (machine.threads // len(mine))
-            here = warps if len(mine) == 1 else int(np.count_nonzero(np.logical_or.reduceat(mine, np.arange(0, len(mine), 32))))
+            here = warps if len(mine) == 1 else _warps_of(mine)
             if len(mine) == 1 or mask.shape[1] == 1:
                 ran = here * (int(np.count_nonzero(mask)) if len(mine) == 1 and mask.shape[1] > 1 else machine.blocks)
             else:
-                ran = here * lanes / count if count else -(-lanes // 32)
+                several = mask[:, column:column + NEIGHBOURS]      # blocks differ: one of a row's end has few lanes in as many warps
+                seen = int(np.count_nonzero(several))
+                ran = _warps_of(several) * lanes / seen if seen else -(-lanes // 32)
         if machine.sampling:
             self.sampled_instructions += size * count
             if count:
@@ -120,7 +126,11 @@ class Tally:
         self.sectors += int(sectors.sum())
         self.least += int(least.sum())
         self.bytes += total * int(sample[1].sum())
-        self.touched["store" if what.endswith("store") else "load"].append(np.unique(first))
+        self.store_sectors += int(sectors.sum()) if what.endswith(("store", "atomic")) else 0
+        kind = "store" if what.endswith("store") else "load"
+        self.touched[kind].append(np.unique(first))
+        if kind == "load" and (address.raw.shape[1] == 1 or np.array_equal(address.raw[:, 0], address.raw[:, _column(machine)])) and machine.blocks > 1:
+            self.touched["common"].append(self.touched[kind][-1])
         self.at(what, line, sectors, least)
 
     def shared_access(self, machine: Machine, address: WordAddress, offset: int, total: int, what: str, line: int | None) -> None:
@@ -171,15 +181,17 @@ class Tally:
         self.hottest += int(np.unique(index, return_counts=True)[1].max(initial=0))
         self.at("atomic", line, queue)
 
-    def bulk(self, machine: Machine, lanes: np.ndarray, size: int) -> None:
-        """Lanes issued bulk copies of `size` bytes from or to global memory, each whole sectors."""
+    def bulk(self, machine: Machine, lanes: np.ndarray, size: int, kind: str = "load") -> None:
+        """Lanes issued bulk copies of `size` bytes from (`load`) or to (`store`) global memory, each whole sectors."""
         if machine.sampling:
             copies = int(np.count_nonzero(np.broadcast_to(lanes, (machine.threads, machine.blocks))[:, _column(machine)]))
             self.requests += copies
             self.sectors += copies * -(-size // SECTOR)
+            self.async_sectors += copies * -(-size // SECTOR)
+            self.store_sectors += copies * -(-size // SECTOR) if kind == "store" else 0
             self.least += copies * -(-size // SECTOR)
             self.bytes += copies * size
-            self.footprint["load"] += copies * -(-size // SECTOR)
+            self.footprint[kind] += copies * -(-size // SECTOR)
 
     def far_access(self, machine: Machine, lanes: np.ndarray, total: int) -> None:
         """One access to shared memory of other blocks: as many passes as its bytes need."""
@@ -200,14 +212,18 @@ class Tally:
 
     # The record -------------------------------------------------------------------------------------------------------
 
-    def result(self, blocks: int, threads: int, dynamic_shared: int, memory_bytes: int) -> LaunchCounts:
+    def result(self, blocks: int, threads: int, dynamic_shared: int, memory_bytes: int, cluster: int = 1) -> LaunchCounts:
         """The record of the whole launch of `blocks` blocks of `threads` threads. memory_bytes: of all its buffers."""
-        once = {kind: min(round(count * blocks / max(1, self.footprints)), -(-memory_bytes // SECTOR)) for kind, count in self.footprint.items()}
+        once = {kind: round(count * blocks / max(1, self.footprints)) for kind, count in self.footprint.items()}
+        memory = -(-memory_bytes // SECTOR)
+        common = once["load"] - min(once["load"] - once["common"], memory)
         classes = self.classes()
         by_threads = sum(c.threads for c in classes)
         scale = by_threads / self.sampled_instructions if self.sampled_instructions else 0.0
         sizes = [len(block.instructions) for block in self.kernel.blocks]
         warps = sum(sizes[index] * ran for index, (_, ran) in self.visits.items())
+        machine = issues_of(self.kernel)
+        issued = sum(machine[index] * ran for index, (_, ran) in self.visits.items())
         lines = [LineCounts(line, kind, *(round(n * scale) for n in found[:3]), found[3]) for (kind, line), found in self.lines.items()]
         lines.sort(key=lambda c: (c.least - c.passes, c.line))
         return LaunchCounts(
@@ -219,8 +235,11 @@ class Tally:
             branches=round(self.branches * scale), divergent_branches=round(self.divergent * scale),
             atomics=round(self.atomics * scale), atomic_passes=round(self.atomic_passes * scale),
             atomic_hottest=round(self.hottest * blocks / self.sampled_blocks) if self.sampled_blocks else 0,
-            global_loaded=once["load"], global_stored=once["store"],
-            load_rounds=round(self.waiting.rounds * scale), local_bytes=self.kernel.local_bytes, classes=classes,
+            global_loaded=once["load"], global_stored=min(once["store"], memory), global_common=common,
+            load_rounds=round(self.waiting.rounds * scale), store_sectors=round(self.store_sectors * scale),
+            async_sectors=round(self.async_sectors * scale), issued=round(issued), code=round(sum(machine[index] for index in self.visits)), chain_cycles=round(self.waiting.cycles * scale),
+            load_steps=tuple(LoadStep(round(warps * scale), *kind) for kind, warps in sorted(self.waiting.taken.items())),
+            cluster=cluster, local_bytes=self.kernel.local_bytes, classes=classes,
             lines=tuple(c for c in lines if c.passes > c.least)[:MOST_LINES])
 
     def classes(self) -> tuple[InstructionClass, ...]:
@@ -233,6 +252,11 @@ class Tally:
                 found[1] += count * warps
         ordered = sorted(total.items(), key=lambda item: -item[1][0])
         return tuple(InstructionClass(name, round(lanes), round(warps)) for name, (lanes, warps) in ordered)
+
+
+def _warps_of(lanes: NDArray[np.bool_]) -> int:
+    """Warps with any lane of these."""
+    return int(np.count_nonzero(np.logical_or.reduceat(lanes, np.arange(0, len(lanes), 32))))
 
 
 def _column(machine: Machine) -> int:

@@ -131,7 +131,8 @@ def run_launch(loaded: LoadedModule, launch: Launch, buffers: dict[str, Buffer],
         raise CandidateFault("not_interpretable", f"not interpretable: more than {MAX_BUFFERS - 2} tensors in one launch")
     tally = Tally(loaded.filename, kernel)
     _run_chunks(translations, geometry, table, tally, cooperative=launch.cooperative)
-    return tally.result(geometry.blocks, geometry.threads, launch.shared, sum(buffer.size for buffer in buffers.values()))
+    cluster = geometry.cluster[0] * geometry.cluster[1] * geometry.cluster[2]
+    return tally.result(geometry.blocks, geometry.threads, launch.shared, sum(buffer.size for buffer in buffers.values()), cluster)
 
 
 def block_bytes(translations: Translations, geometry: Geometry) -> float:

@@ -10,45 +10,54 @@ from forge_tui.cuda.device import DeviceFacts
 from forge_tui.cuda.program import KernelInfo
 from forge_tui.cuda.target import LaunchCounts
 
+SECTOR = 32
 ISSUE_PER_CYCLE = 4
 """Warp instructions an SM issues a cycle (four schedulers, compute capability 7.0 to 9.0)."""
-SECTOR = 32
-FILL_BYTES = 64
-"""Bytes an SM gets from the L2 a cycle."""
-PIPE_CYCLES = {"special": 2.0, "conversion": 0.5, "float64": 0.5, "half": 0.25}
-"""Cycles of an SM that a warp instruction holds a pipe narrower than 128 lanes for: 16 lanes a cycle for special functions, 64 for conversions
-and double precision (CUDA C++ programming guide, throughput of native arithmetic instructions, 9.0)."""
+PIPE_CYCLES = {"special": 2.0, "conversion": 0.5, "float64": 0.5}
+"""Cycles of an SM that a warp instruction holds a pipe of few lanes for: 16 lanes a cycle for special functions, 64 for conversions and
+double precision (CUDA C++ programming guide, throughput of native arithmetic instructions, 9.0)."""
+L1_BYTES, SCATTERED_BYTES, FILL_BYTES = 128, 64, 64
+"""Bytes a cycle that an SM gets out of its L1, out of sectors that requests need but not for what they ask, and from the L2 (NVIDIA's
+descriptions of Volta and later; the second: landscapes of strided loads)."""
+L2_BYTES = 27
+"""Bytes a cycle that the L2 delivers, for each SM: 5.5 TB/s to 114 SMs at 1.755 GHz (Chips and Cheese, "Nvidia's H100: Funny L2, and Tons of
+Bandwidth")."""
+L1_CYCLES, L2_CYCLES = 40, 270
+"""From a load to its use, out of these caches (Luo et al. 2024, arXiv 2402.13499, H100)."""
 MAX_BLOCKS_PER_SM = 32
 REGISTER_UNIT = 256
 """Registers are given to a warp in units of this many (CUDA C++ programming guide, technical specifications)."""
+OWN_REGISTERS, LEAST_REGISTERS = 9, 8
+"""Registers of a thread for addresses and counters, which loads cannot fill; and those that ptxas always finds for loads."""
+CLUSTER_REACH = {1: 132, 2: 132, 4: 124, 8: 120, 16: 112}
+"""Of 132 SMs, those that blocks of a cluster of so many can be on: a cluster stays within a GPC, and one has 14 SMs, the others 16 or 18.
+120 of 132 for 8 on an H100: accel-sim/gpu-app-collection#87, NVIDIA/cutlass#1921; the others follow from it."""
 
 
 class Constants(Struct, frozen=True):
-    """What the device's facts do not say. Fitted on an H200 by `python -m benchmarks.calibration --fit` within what each may mean, on ten of
-    the landscapes of benchmarks/landscapes; docs/measured.md says how well, and how well on operators left out of the fit."""
+    """What the device's facts do not say. Fitted on an H200 by `python -m benchmarks.calibration --fit` within what each may mean, on the
+    landscapes of benchmarks/landscapes; docs/measured.md says how well, and how well on operators left out of the fit."""
 
-    machine_per_ptx: float = 1.2
-    """Machine instructions for one of PTX: conversions and divisions expand, address arithmetic folds."""
-    latency_cycles: float = 600
-    """From a load to its use, out of DRAM."""
-    in_flight: float = 12
-    """Loads of one warp that overlap at the most; how many could, the counts say (`load_rounds`)."""
-    warp_cycles: float = 2.67
-    """Between two instructions of one warp: they wait for each other's results."""
-    barrier_cycles: float = 143
+    dram_cycles: float = 840
+    """From a load to its use, out of DRAM, others being on their way."""
+    issue: float = 1.2
+    """Issue slots that a machine instruction takes: schedulers find no ready warp, registers are in one bank."""
+    chain: float = 2.0
+    """Cycles for one of `chain_cycles`: units that others use, branches, what was not foreseen."""
+    barrier_cycles: float = 30
     """Of one barrier of a block."""
-    flight_cycles: float = 300
-    """How long a byte is on its way from DRAM: with the bandwidth, the bytes that must be in flight to use all of it (Little's law)."""
-    l2_speed: float = 3.0
-    """Bandwidth of the L2 over that of a copy in DRAM."""
-    sharpness: float = 2.75
-    """How the bounds combine: their norm of this order. 1: one after the other; large: the largest alone."""
-    l2_kept: float = 0.7
-    """Part of the L2 that still holds what an earlier launch touched."""
-    block_cycles: float = 157
+    block_cycles: float = 150
     """Between the starts of two blocks on one multiprocessor."""
-    memory_share: float = 1.0
-    """Part of the copy bandwidth that a kernel reaches at the most."""
+    cold_us: float = 0.3
+    """From the start of a launch to the first block's work, with parameters and code that nothing has brought near; an empty kernel has little of it."""
+    fetch_cycles: float = 1.0
+    """Of a machine instruction that no warp has fetched yet."""
+    l2_kept: float = 0.6
+    """Part of the L2 that still holds what an earlier launch touched, and that takes stores without writing them out before the end."""
+    refill: float = 0.3
+    """Part of the sectors stored in pieces that leave the L2 incomplete, and are read back for the rest."""
+    sharpness: float = 4.0
+    """How the bounds combine: their norm of this order. 1: one after the other; large: the largest alone."""
 
 
 CONSTANTS = Constants()
@@ -57,17 +66,15 @@ CONSTANTS = Constants()
 def modelled_us(counts: Iterable[LaunchCounts], facts: DeviceFacts, kernels: Sequence[KernelInfo] = (), constants: Constants = CONSTANTS) -> float:
     """Microseconds of all launches, one after the other. kernels: their registers, where the compiler says.
 
-    A launch takes the device's launch time plus a norm of eight bounds: bytes from DRAM, from the L2, and into each multiprocessor, the starts of blocks, instruction
-    issue, narrow pipes, shared memory passes, and latency (a warp's loads, instructions and barriers in sequence, for as many rounds as the resident
-    blocks need). Compute
-    units that are idle in the last round, or never get a block, lengthen issue and shared. A launch finds in the L2 what the ones before touched,
-    as far as that fits.
+    A launch takes the device's launch time, the fetching of its code, the first wait of its warps with what comes of it, and a norm of four
+    bounds: memory, instructions, starts of blocks, and latency (the other waits of a warp, in as many rounds as resident blocks need). A
+    launch finds in the L2 what the ones before touched, as far as that fits.
     """
     registers = {kernel.name: kernel.registers for kernel in kernels}
     total, there = 0.0, 0.0
     for c in counts:
         total += launch_us(c, facts, registers.get(c.kernel), constants, there)
-        there += SECTOR * (c.global_loaded + c.global_stored)
+        there += SECTOR * (sum(_loaded(c)) + _stored(c))
     return total
 
 
@@ -75,41 +82,86 @@ def launch_us(c: LaunchCounts, facts: DeviceFacts, registers: int | None = None,
               there: float = 0.0) -> float:
     """Microseconds of one launch. there: bytes that earlier launches of the call touched."""
     k = constants
-    warps = -(-c.threads // 32)
-    resident = blocks_per_sm(c, facts, registers)
-    rounds = -(-c.blocks // (resident * facts.sm_count))
-    busy = min(facts.sm_count, c.blocks)
-    cycles_per_us = facts.clock_mhz
-    uneven = -(-c.blocks // facts.sm_count) * facts.sm_count / max(1, c.blocks) if c.blocks > facts.sm_count else 1.0
-
-    bytes_per_us = facts.copy_bytes_per_s * 1e-6 * k.memory_share
-    loaded = min(c.global_loaded if c.global_loaded or c.global_stored else c.global_sectors, c.global_sectors) * SECTOR
-    stored = min(c.global_stored, c.global_sectors) * SECTOR
-    if there and there <= k.l2_kept * facts.l2_bytes:
-        loaded = max(0.0, loaded - there)
-    asked = SECTOR * c.global_sectors / max(1, c.global_requests)
-    all_warps = max(1, c.blocks * warps)
-    loads_of_a_warp = c.global_requests / all_warps
-    waits_of_a_warp = max(c.load_rounds / all_warps, loads_of_a_warp / k.in_flight)
-    together = min(k.in_flight, loads_of_a_warp / max(waits_of_a_warp, 1e-9))
-    flying = busy * min(resident, -(-c.blocks // facts.sm_count)) * warps * asked * together
-    saturation = min(1.0, flying / (bytes_per_us * k.flight_cycles / cycles_per_us))
-    dram_us = (loaded + stored) / bytes_per_us / max(saturation, 1e-3)
-    l2_us = c.global_sectors * SECTOR / (bytes_per_us * k.l2_speed) / max(saturation, 1e-3)
-    issue_us = c.warp_instructions * k.machine_per_ptx / ISSUE_PER_CYCLE / busy * uneven / cycles_per_us
-    shared_us = c.shared_waves / busy * uneven / cycles_per_us
-    fill_us = c.global_sectors * SECTOR / FILL_BYTES / busy * uneven / cycles_per_us
-    slow = sum(PIPE_CYCLES.get(kind.name, 0.0) * kind.warps for kind in c.classes)
-    pipes_us = slow / busy * uneven / cycles_per_us
-    barriers_of_a_block = c.barriers / max(1, c.blocks)
-    latency_us = rounds * (waits_of_a_warp * k.latency_cycles + c.warp_instructions / all_warps * k.machine_per_ptx * k.warp_cycles
-                           + barriers_of_a_block * k.barrier_cycles) / cycles_per_us
-    start_us = -(-c.blocks // facts.sm_count) * k.block_cycles / cycles_per_us
-    bounds = (dram_us, l2_us, fill_us, issue_us, pipes_us, shared_us, latency_us, start_us)
+    reach = max(1, facts.sm_count * CLUSTER_REACH.get(c.cluster, CLUSTER_REACH[16]) // CLUSTER_REACH[1])
+    most = -(-c.blocks // reach) / max(1, c.blocks)
+    """Part of the blocks that the SM with the most of them has."""
+    alone = warp_cycles(c, facts, registers, k, there)
+    waits = c.load_rounds / max(1, c.blocks * -(-c.threads // 32))
+    first = alone / max(1.0, waits)
+    """Until a warp has done what its first wait was for, all warps are at the same point, and nothing else can go on."""
+    rounds = -(-c.blocks // (blocks_per_sm(c, facts, registers) * reach))
+    bounds = (memory_us(c, facts, k, reach, there), most * compute_cycles(c, k) / facts.clock_mhz, most * c.blocks * k.block_cycles / facts.clock_mhz,
+              (rounds * alone - first) / facts.clock_mhz)
     largest = max(bounds)
-    if not largest:
-        return facts.launch_us
-    return facts.launch_us + largest * sum((bound / largest) ** k.sharpness for bound in bounds) ** (1 / k.sharpness)
+    together = largest * sum((bound / largest) ** k.sharpness for bound in bounds) ** (1 / k.sharpness) if largest else 0.0
+    return facts.launch_us + k.cold_us + (k.fetch_cycles * c.code + first) / facts.clock_mhz + together
+
+
+def memory_us(c: LaunchCounts, facts: DeviceFacts, k: Constants, reach: int, there: float) -> float:
+    """The slowest of DRAM, L2, the way from the L2 into the busiest of `reach` SMs, and its L1.
+
+    What all blocks read, an SM gets from the L2 once. Stores that the L2 has room for are written out after the launch's end. Sectors stored in pieces are read back once they must leave.
+    """
+    fresh, again = _loaded(c)
+    stored, room = _stored(c), k.l2_kept * facts.l2_bytes / SECTOR
+    out = max(0.0, stored - room)
+    pieces = k.refill * max(0, c.store_sectors - stored) * out / max(1, stored)
+    if there and there <= room * SECTOR:
+        fresh, again = max(0.0, fresh - there / SECTOR), again + min(fresh, there / SECTOR)
+    dram = SECTOR * (fresh + out + pieces) / (facts.copy_bytes_per_s * 1e-6)
+    through = SECTOR * (fresh + again * min(1.0, reach / max(1, c.blocks)) + stored)
+    l2 = through / (L2_BYTES * facts.sm_count * facts.clock_mhz)
+    needed = min(c.global_sectors, c.global_least or c.global_sectors)
+    l1 = SECTOR * (needed / L1_BYTES + (c.global_sectors - needed) / SCATTERED_BYTES)
+    most = -(-c.blocks // reach) / max(1, c.blocks)
+    return max(dram, l2, most * max(through / FILL_BYTES, l1) / facts.clock_mhz)
+
+
+def compute_cycles(c: LaunchCounts, k: Constants) -> float:
+    """Cycles of one SM for all blocks: the busiest of instruction issue, narrow pipes, and the one of shuffles and shared memory.
+
+    Integer work has half as many lanes as float32, but ptxas spreads it over both pipes (IMAD for sums, shifts and moves).
+    """
+    warps = {kind.name: kind.warps for kind in c.classes}
+    issued = c.issued or c.warp_instructions
+    return max(k.issue * issued / ISSUE_PER_CYCLE, sum(PIPE_CYCLES.get(name, 0.0) * count for name, count in warps.items()),
+               c.shared_waves + warps.get("warp", 0))
+
+
+def warp_cycles(c: LaunchCounts, facts: DeviceFacts, registers: int | None, k: Constants, there: float) -> float:
+    """Cycles of an average warp from its start to its end, had it the SM for itself: waits for memory, its chain of instructions, barriers.
+
+    Where registers are too few for all loads of a step besides what is live, the step's loads go out in several turns.
+    """
+    warps = max(1, c.blocks * -(-c.threads // 32))
+    waits = c.load_rounds / warps
+    if registers:
+        for step in c.load_steps:
+            free = max(LEAST_REGISTERS, registers - step.live - OWN_REGISTERS)
+            waits += step.warps / warps * max(0.0, step.values / free - 1)
+    chain = c.chain_cycles or 4 * c.warp_instructions
+    return waits * _wait_cycles(c, facts, k, there) + k.chain * chain / warps + k.barrier_cycles * c.barriers / max(1, c.blocks)
+
+
+def _wait_cycles(c: LaunchCounts, facts: DeviceFacts, k: Constants, there: float) -> float:
+    """Of one wait, by where the bytes come from: DRAM, the L2, or the block's own L1."""
+    fresh, again = _loaded(c)
+    asked = max(1.0, fresh + again, c.global_least - _stored(c))
+    if there and there <= k.l2_kept * facts.l2_bytes:
+        fresh, again = 0.0, fresh + again
+    return (fresh * k.dram_cycles + again * L2_CYCLES + (asked - fresh - again) * L1_CYCLES) / asked
+
+
+def _loaded(c: LaunchCounts) -> tuple[float, float]:
+    """Sectors that blocks load: from DRAM, and those that the L2 has because other blocks loaded them."""
+    asked = max(0, c.global_sectors - c.store_sectors)
+    loaded = min(c.global_loaded, asked) if c.global_loaded or c.global_stored else asked
+    again = min(loaded, c.global_common) * (c.blocks - 1) / max(1, c.blocks)
+    return loaded - again, again
+
+
+def _stored(c: LaunchCounts) -> int:
+    return min(c.global_stored, c.global_sectors)
 
 
 def blocks_per_sm(c: LaunchCounts, facts: DeviceFacts, registers: int | None = None) -> int:

@@ -7,12 +7,12 @@ block that uses it. Waits for asynchronous copies are waits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from forge_tui.cuda.host.costs import chain_cycles
+from forge_tui.cuda.host.liveness import NEAR, is_load, load_steps
 from forge_tui.cuda.host.lower import Block, Kernel
 from forge_tui.cuda.host.ptx import Instruction, Register
-
-NEAR = {"shared", "shared::cta", "local", "param", "const"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,11 @@ class Waits:
     """Registers it loads and does not use."""
     copies: tuple[tuple[str, str], ...]
     """Registers that are copies of registers from before: a copy waits for nothing."""
+    cycles: float
+    """Of one warp alone, from the first instruction to the last result, waits for global memory apart."""
 
 
-NOTHING = Waits(0, frozenset(), frozenset(), ())
+NOTHING = Waits(0, frozenset(), frozenset(), (), 0.0)
 SHORT = 24
 """Instructions of a guarded piece up to which ptxas puts it under predicates, so that loads of several pieces go out together."""
 
@@ -45,7 +47,11 @@ def waits_of(kernel: Kernel) -> list[Waits]:
     index = 0
     while index < len(kernel.blocks):
         chain = _chain(kernel, index, ways_in)
-        found[index] = _waits([i for block in chain for i in block.instructions])
+        waits = _waits([i for block in chain for i in block.instructions])
+        loading = next((block.index for block in chain if any(is_load(i) for i in block.instructions)), index)
+        found[index] = replace(waits, inside=0) if loading != index else waits
+        if loading != index:      # what a guard skips is not waited for
+            found[loading] = replace(NOTHING, inside=waits.inside)
         index += len(chain)
     return found
 
@@ -81,7 +87,7 @@ def _waits(instructions: list[Instruction]) -> Waits:
         uses.update(name for name in reads if name not in level)
         for name in reads:
             loaded.pop(name, None)
-        if _is_load(i):
+        if is_load(i):
             here = max(here, 0 if "nc" in i.parts else stored) + 1
             loaded.update(dict.fromkeys(i.writes(), here))
         elif i.root in ("st", "red") and not NEAR & set(i.parts):
@@ -92,12 +98,9 @@ def _waits(instructions: list[Instruction]) -> Waits:
             level[name] = here
             origin.pop(name, None)
     copies = tuple((name, source) for name, source in origin.items() if source not in level)
+    loaded = {name: rank for name, rank in loaded.items() if rank > consumed}      # what was asked for with it has come with it
     left = frozenset(loaded) | {name for name, source in origin.items() if source in loaded}
-    return Waits(max([consumed, *(rank - 1 for rank in loaded.values())]) + waits, frozenset(uses), left, copies)
-
-
-def _is_load(i: Instruction) -> bool:
-    return i.root in ("ld", "ldu", "atom") and not NEAR & set(i.parts)
+    return Waits(max([consumed, *(rank - 1 for rank in loaded.values())]) + waits, frozenset(uses), left, copies, chain_cycles(instructions))
 
 
 class Waiting:
@@ -105,9 +108,14 @@ class Waiting:
 
     def __init__(self, kernel: Kernel) -> None:
         self.waits = waits_of(kernel)
+        self.steps = load_steps(kernel)
+        self.taken: dict[tuple[int, int], float] = {}
+        """Warps that came to each kind of step."""
         self.flying: set[str] = set()
         self.rounds = 0
         """Waits of warps, added up."""
+        self.cycles = 0.0
+        """Cycles of warps in their own chains of instructions, added up."""
 
     def ran(self, index: int, warps: int) -> None:
         """Basic block `index` ran for `warps` warps."""
@@ -116,6 +124,9 @@ class Waiting:
             self.rounds += warps
             self.flying.clear()
         self.rounds += block.inside * warps
+        self.cycles += block.cycles * warps
+        if index in self.steps:
+            self.taken[self.steps[index]] = self.taken.get(self.steps[index], 0) + warps
         if self.flying:
             self.flying.update(name for name, source in block.copies if source in self.flying)
         self.flying |= block.left

@@ -177,7 +177,8 @@ def extrapolate(counts: Sequence[LaunchCounts], full: Program, part: Program, pr
 
 
 _PER_LAUNCH = ("thread_instructions", "warp_instructions", "global_requests", "global_sectors", "global_bytes",
-               "shared_requests", "shared_waves", "barriers", "global_least", "global_loaded", "global_stored", "load_rounds", "branches", "divergent_branches", "atomics", "atomic_passes",
+               "shared_requests", "shared_waves", "barriers", "global_least", "global_loaded", "global_stored", "global_common", "load_rounds",
+               "store_sectors", "async_sectors", "issued", "chain_cycles", "branches", "divergent_branches", "atomics", "atomic_passes",
                "atomic_hottest")
 
 
@@ -186,6 +187,7 @@ def _scaled(count: LaunchCounts, blocks: int, factor: float) -> LaunchCounts:
         return structs.replace(record, **{name: round(getattr(record, name) * factor) for name in names})
 
     return structs.replace(times(count, *_PER_LAUNCH), blocks=blocks, classes=tuple(times(c, "threads", "warps") for c in count.classes),
+                           load_steps=tuple(times(step, "warps") for step in count.load_steps),
                            lines=tuple(times(line, "requests", "passes", "least") for line in count.lines))
 
 
