@@ -52,7 +52,7 @@ def test_rank_correlation_and_decile_by_hand() -> None:
 
 
 def test_a_fit_undoes_a_distortion_of_known_constants() -> None:
-    other = Constants(issue=1.7, dram_cycles=1150, chain=1.2, barrier_cycles=90, block_cycles=240, sharpness=1.6)
+    other = Constants(issue=1.7, dram_cycles=1150, chain=1.2, barrier_cycles=20, block_cycles=240, sharpness=1.6)
     made = families(other, noise=0.03)
     fitted = fit(made, H200, rounds=12)
     before, after = loss(made, H200, CONSTANTS), loss(made, H200, fitted)
@@ -60,7 +60,7 @@ def test_a_fit_undoes_a_distortion_of_known_constants() -> None:
     for family in made:
         row = compare(family, H200, fitted)
         assert row["spearman"] > 0.97 and 0.85 < row["ratio"] < 1.15, row
-    assert min(compare(family, H200, CONSTANTS)["ratio"] for family in made) < 0.95
+    assert before > 0.05
 
 
 def test_what_is_stored_says_everything_and_is_json() -> None:

@@ -227,3 +227,11 @@ def test_warps_are_counted_where_blocks_have_few_lanes_at_work() -> None:
     each = counts.warp_instructions / (65536 // 32)
     alone = count(source.replace("blockIdx.x % 4 < 3 ||", "blockIdx.x >= 0 ||"), "input", "out", size=65536, block=64, aliases={"out": "out"})
     assert 0.9 < each / (alone.warp_instructions / (65536 // 32)) < 1.1
+
+
+def test_what_a_guard_skips_is_not_waited_for() -> None:
+    source = """extern "C" __global__ void k(const int* __restrict__ input, int* out, int n) {
+      int i = blockIdx.x * 128 + threadIdx.x, v = i; if (n < 0) v += input[i]; out[i] = v; }"""
+    tensors = {"input": torch.ones(1024, dtype=torch.int32), "out": torch.zeros(1024, dtype=torch.int32)}
+    rounds = [run(source, tensors, launch("k", 8, 128, "input", "out", n)).counts[0].load_rounds for n in (1, -1)]
+    assert rounds == [0, 32]

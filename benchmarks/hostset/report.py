@@ -100,5 +100,5 @@ def _calibration(document: dict[str, Any]) -> list[str]:
         apart = document["fitted"]["held_out"]["summary"]
         lines += ["", f"With constants fitted on all other operators each time: 0.8 or more in {apart['rank_enough']} of {apart['families']}, median "
                       f"{apart['spearman_median']:.2f}; the best tenth holds the best in {apart['best_decile']} of {apart['families']} (one within 2 % in "
-                      f"{apart['best_decile_2']})."]
+                      f"{apart['best_decile_2']}). Which terms the model has was chosen with all of them in view."]
     return lines

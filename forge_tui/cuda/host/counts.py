@@ -129,7 +129,8 @@ class Tally:
         self.store_sectors += int(sectors.sum()) if what.endswith(("store", "atomic")) else 0
         kind = "store" if what.endswith("store") else "load"
         self.touched[kind].append(np.unique(first))
-        if kind == "load" and (address.raw.shape[1] == 1 or np.array_equal(address.raw[:, 0], address.raw[:, _column(machine)])) and machine.blocks > 1:
+        raw = address.raw
+        if kind == "load" and machine.blocks > 1 and (raw.shape[1] == 1 or np.array_equal(raw[:, 0], raw[:, _column(machine)])):
             self.touched["common"].append(self.touched[kind][-1])
         self.at(what, line, sectors, least)
 
@@ -237,7 +238,8 @@ class Tally:
             atomic_hottest=round(self.hottest * blocks / self.sampled_blocks) if self.sampled_blocks else 0,
             global_loaded=once["load"], global_stored=min(once["store"], memory), global_common=common,
             load_rounds=round(self.waiting.rounds * scale), store_sectors=round(self.store_sectors * scale),
-            async_sectors=round(self.async_sectors * scale), issued=round(issued), code=round(sum(machine[index] for index in self.visits)), chain_cycles=round(self.waiting.cycles * scale),
+            async_sectors=round(self.async_sectors * scale), issued=round(issued),
+            code=round(sum(machine[index] for index in self.visits)), chain_cycles=round(self.waiting.cycles * scale),
             load_steps=tuple(LoadStep(round(warps * scale), *kind) for kind, warps in sorted(self.waiting.taken.items())),
             cluster=cluster, local_bytes=self.kernel.local_bytes, classes=classes,
             lines=tuple(c for c in lines if c.passes > c.least)[:MOST_LINES])

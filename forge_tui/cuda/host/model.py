@@ -38,25 +38,26 @@ class Constants(Struct, frozen=True):
     """What the device's facts do not say. Fitted on an H200 by `python -m benchmarks.calibration --fit` within what each may mean, on the
     landscapes of benchmarks/landscapes; docs/measured.md says how well, and how well on operators left out of the fit."""
 
-    dram_cycles: float = 840
+    dram_cycles: float = 800
     """From a load to its use, out of DRAM, others being on their way."""
     issue: float = 1.2
     """Issue slots that a machine instruction takes: schedulers find no ready warp, registers are in one bank."""
-    chain: float = 2.0
+    chain: float = 2.25
     """Cycles for one of `chain_cycles`: units that others use, branches, what was not foreseen."""
-    barrier_cycles: float = 30
+    barrier_cycles: float = 97
     """Of one barrier of a block."""
-    block_cycles: float = 150
+    block_cycles: float = 112
     """Between the starts of two blocks on one multiprocessor."""
-    cold_us: float = 0.3
-    """From the start of a launch to the first block's work, with parameters and code that nothing has brought near; an empty kernel has little of it."""
-    fetch_cycles: float = 1.0
+    cold_us: float = 0.55
+    """From the start of a launch to the first block's work, with parameters and code that nothing has brought near; an empty kernel has
+    little of it."""
+    fetch_cycles: float = 0.61
     """Of a machine instruction that no warp has fetched yet."""
-    l2_kept: float = 0.6
+    l2_kept: float = 0.81
     """Part of the L2 that still holds what an earlier launch touched, and that takes stores without writing them out before the end."""
-    refill: float = 0.3
+    refill: float = 0.53
     """Part of the sectors stored in pieces that leave the L2 incomplete, and are read back for the rest."""
-    sharpness: float = 4.0
+    sharpness: float = 2.5
     """How the bounds combine: their norm of this order. 1: one after the other; large: the largest alone."""
 
 
@@ -90,17 +91,19 @@ def launch_us(c: LaunchCounts, facts: DeviceFacts, registers: int | None = None,
     first = alone / max(1.0, waits)
     """Until a warp has done what its first wait was for, all warps are at the same point, and nothing else can go on."""
     rounds = -(-c.blocks // (blocks_per_sm(c, facts, registers) * reach))
-    bounds = (memory_us(c, facts, k, reach, there), most * compute_cycles(c, k) / facts.clock_mhz, most * c.blocks * k.block_cycles / facts.clock_mhz,
-              (rounds * alone - first) / facts.clock_mhz)
+    mhz = facts.clock_mhz
+    bounds = (memory_us(c, facts, k, reach, there), most * compute_cycles(c, k) / mhz, most * c.blocks * k.block_cycles / mhz,
+              (rounds * alone - first) / mhz)
     largest = max(bounds)
     together = largest * sum((bound / largest) ** k.sharpness for bound in bounds) ** (1 / k.sharpness) if largest else 0.0
-    return facts.launch_us + k.cold_us + (k.fetch_cycles * c.code + first) / facts.clock_mhz + together
+    return facts.launch_us + k.cold_us + (k.fetch_cycles * c.code + first) / mhz + together
 
 
 def memory_us(c: LaunchCounts, facts: DeviceFacts, k: Constants, reach: int, there: float) -> float:
     """The slowest of DRAM, L2, the way from the L2 into the busiest of `reach` SMs, and its L1.
 
-    What all blocks read, an SM gets from the L2 once. Stores that the L2 has room for are written out after the launch's end. Sectors stored in pieces are read back once they must leave.
+    What all blocks read, an SM gets from the L2 once. Stores that the L2 has room for are written out after the launch's end. Sectors stored
+    in pieces are read back in part once they must leave.
     """
     fresh, again = _loaded(c)
     stored, room = _stored(c), k.l2_kept * facts.l2_bytes / SECTOR
@@ -124,8 +127,8 @@ def compute_cycles(c: LaunchCounts, k: Constants) -> float:
     """
     warps = {kind.name: kind.warps for kind in c.classes}
     issued = c.issued or c.warp_instructions
-    return max(k.issue * issued / ISSUE_PER_CYCLE, sum(PIPE_CYCLES.get(name, 0.0) * count for name, count in warps.items()),
-               c.shared_waves + warps.get("warp", 0))
+    narrow = sum(PIPE_CYCLES.get(name, 0.0) * count for name, count in warps.items())
+    return max(k.issue * issued / ISSUE_PER_CYCLE, narrow, c.shared_waves + warps.get("warp", 0))
 
 
 def warp_cycles(c: LaunchCounts, facts: DeviceFacts, registers: int | None, k: Constants, there: float) -> float:
@@ -153,7 +156,8 @@ def _wait_cycles(c: LaunchCounts, facts: DeviceFacts, k: Constants, there: float
 
 
 def _loaded(c: LaunchCounts) -> tuple[float, float]:
-    """Sectors that blocks load: from DRAM, and those that the L2 has because other blocks loaded them."""
+    """Sectors that blocks load: from DRAM, and those that the L2 has because other blocks loaded them. Where nobody counted a block's
+    distinct sectors, all that were asked for."""
     asked = max(0, c.global_sectors - c.store_sectors)
     loaded = min(c.global_loaded, asked) if c.global_loaded or c.global_stored else asked
     again = min(loaded, c.global_common) * (c.blocks - 1) / max(1, c.blocks)

@@ -161,7 +161,7 @@ class _Checking:
             if self.runs[0].outcome == "fault":
                 break      # nothing to compare other orders with
         kernels = self.target.resources(self.program)
-        us = round(modelled_us(self.counts, self.target.facts), 3) if self.counts else None
+        us = round(modelled_us(self.counts, self.target.facts, kernels), 3) if self.counts else None
         status, sentence = self.conclusion()
         return _replace(about, status=status, sentence=sentence, faults=tuple(self.faults.values()), runs=tuple(self.runs),
                         remarks=tuple(remarks(self.counts, kernels)), counts=self.counts, kernels=kernels, modelled_us=us, log=image.log)
