@@ -71,12 +71,12 @@ class Front:
     def function(self, name: str, parameters: Sequence[str], defaults: dict[str, Any], original: tuple[Callable[..., Any], str],
                  slow: Callable[..., Any], traced: Callable[..., Any] | None) -> Callable[..., Any]:
         """The stand-in. parameters: names in order, those with defaults as in a definition, `*` before keyword-only ones.
-        original: with the expression
-        that calls it, as `_forge_original`. slow, traced: get the
-        arguments by position; traced: what runs while torch.compile traces, None where it is never met then."""
+        original: with the expression that calls it, as `_forge_original`. slow, traced: get the arguments by position; traced: what
+        runs while torch.compile traces, None where it is never met then."""
         writer = Writer()
-        writer.space |= {"_forge_tracing": torch.compiler.is_dynamo_compiling, "_forge_lines": self.lines, "_forge_cannot": CANNOT, "_forge_slow": slow, "_forge_traced": traced,
-                         "_forge_missed": self._missed, "_forge_type": type, "_forge_str": str, "_forge_original": original[0], "_forge_absent": ABSENT}
+        known = {"tracing": torch.compiler.is_dynamo_compiling, "lines": self.lines, "cannot": CANNOT, "slow": slow, "traced": traced,
+                 "missed": self._missed, "type": type, "str": str, "original": original[0], "absent": ABSENT}
+        writer.space |= {f"_forge_{word}": value for word, value in known.items()}
         names = [item for item in parameters if item != "*"]
         header = ", ".join(f"{item}={writer.named('_forge_default', defaults[item])}" if item in defaults else item for item in parameters)
         body = BODY.format(arguments=", ".join(names), first=names[int(self._arguments.first[1:])], original=original[1])

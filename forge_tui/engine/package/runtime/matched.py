@@ -124,7 +124,6 @@ class Arguments:
         """count: of arguments, which are `a0` and so on. first: which of them is the first tensor. device_type: of the package's kernels.
         callees: modules and functions that the call is about. module: the one whose forward this is."""
         self.parameters = ", ".join(f"a{at}" for at in range(count))
-        self.count = count
         self.first = f"a{first}"
         self.device_type = device_type
         self.callees = callees
@@ -153,8 +152,8 @@ def early(arguments: Arguments, spelling: Spelling) -> Fast:
 def refusing(arguments: Arguments, spelling: Spelling, device: torch.device, reason: str) -> Fast:
     """What is asked of calls on a device on which nothing runs this kernel. Gives None on another one."""
     writer = Writer()
-    return writer.function("refusing", arguments.parameters, [
-        *_tried([*_first(writer, arguments.first, spelling), f"if {arguments.first}.device != {writer.name(device)}: return None"]), f"return {reason!r}"])
+    asked = [*_first(writer, arguments.first, spelling), f"if {arguments.first}.device != {writer.name(device)}: return None"]
+    return writer.function("refusing", arguments.parameters, [*_tried(asked), f"return {reason!r}"])
 
 
 def matched(arguments: Arguments, spelling: Spelling, given: Values, tensors: Sequence[torch.Tensor], ready: Ready) -> Fast | None:
@@ -237,13 +236,15 @@ def _opened(writer: Writer, spelling: Spelling, values: list[str | None]) -> lis
         elif isinstance(pattern, tuple):
             inner = [writer.fresh() for _ in pattern]
             writer.say(f"if type({variable}) is not tuple and type({variable}) is not list: return None",
-                       f"if len({variable}) != {len(pattern)}: return 'other arguments'", *([f"{', '.join(inner)}, = {variable}"] if inner else []))
+                       f"if len({variable}) != {len(pattern)}: return 'other arguments'",
+                       *([f"{', '.join(inner)}, = {variable}"] if inner else []))
             for item, wanted in zip(inner, pattern, strict=True):
                 compare(item, wanted)
         elif pattern is None or type(pattern) in (bool, torch.dtype):
             writer.say(f"if {variable} is not {writer.name(pattern)}: return 'other arguments'")
         elif pattern is not Anything and variable is not None:
-            writer.say(f"if type({variable}) is not {writer.named('k', type(pattern))} or {variable} != {writer.name(pattern)}: return 'other arguments'")
+            kind = writer.named("k", type(pattern))
+            writer.say(f"if type({variable}) is not {kind} or {variable} != {writer.name(pattern)}: return 'other arguments'")
 
     for variable, pattern in zip(values, spelling.values, strict=True):
         compare(variable, pattern)
