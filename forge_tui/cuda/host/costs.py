@@ -8,6 +8,7 @@ table of dependent-issue latencies has the special functions). Machine instructi
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from forge_tui.cuda.host.classes import class_of
 from forge_tui.cuda.host.lower import Kernel
@@ -68,6 +69,7 @@ def _integer(i: Instruction, wide: float) -> tuple[float, float]:
     return 1.0, 4.0
 
 
+@lru_cache(maxsize=64)      # a kernel is launched again and again
 def issues_of(kernel: Kernel) -> list[float]:
     """Machine instructions of each basic block."""
     return [sum(cost_of(i)[0] for i in block.instructions) for block in kernel.blocks]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from forge_tui.cuda.host.lower import Block, Kernel
 from forge_tui.cuda.host.ptx import SIZES, Instruction
 
 NEAR = {"shared", "shared::cta", "local", "param", "const"}
 
 
+@lru_cache(maxsize=64)      # a kernel is launched again and again
 def load_steps(kernel: Kernel) -> dict[int, tuple[int, int]]:
     """Of each basic block with loads from global memory: 32-bit registers they fill, and those live at its beginning."""
     filled = {block.index: sum(_words(kernel, name) for i in block.instructions if is_load(i) for name in i.writes()) for block in kernel.blocks}

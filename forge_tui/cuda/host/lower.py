@@ -48,7 +48,7 @@ class Parameter:
     size: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Kernel:
     """One kernel, ready to be analysed: flat, with addresses of everything it declares."""
 

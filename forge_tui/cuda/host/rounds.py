@@ -8,6 +8,7 @@ block that uses it. Waits for asynchronous copies are waits.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from forge_tui.cuda.host.costs import chain_cycles
 from forge_tui.cuda.host.liveness import NEAR, is_load, load_steps
@@ -36,6 +37,7 @@ SHORT = 24
 """Instructions of a guarded piece up to which ptxas puts it under predicates, so that loads of several pieces go out together."""
 
 
+@lru_cache(maxsize=64)      # a kernel is launched again and again
 def waits_of(kernel: Kernel) -> list[Waits]:
     """Of each basic block; a chain of short guarded pieces counts as one block, at its head."""
     found = [NOTHING] * len(kernel.blocks)
