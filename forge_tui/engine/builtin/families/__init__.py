@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from forge_tui.engine.builtin.families import arithmetic, batch_norm, elementwise, gather, norm_regions, padding, pooling, rotary, rows  # noqa: F401
+from forge_tui.engine.builtin.families import arithmetic, batch_norm, convolution, elementwise, gather, norm_regions, padding, pooling, rotary, rows  # noqa: F401

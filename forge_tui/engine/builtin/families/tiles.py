@@ -1,0 +1,111 @@
+"""Which tiles a matrix product on the tensor cores is cut into: a rough model of the time on a Hopper, to begin the search well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+# Of an H200 (NVIDIA H100 Tensor Core GPU Architecture, 2022, table 3), and latencies rounded from its usual measurements.
+MULTIPROCESSORS = 132
+SHARED_BYTES = 227 << 10
+HALF_SHARED_BYTES = 110 << 10
+"""What a block may ask for that shares its multiprocessor with another."""
+THREADS = 2048
+PRODUCTS_A_CYCLE = {4: 512, 2: 1024}
+"""Products of one multiprocessor by bytes of an element: tf32 and half types through `mma.sync`, about half the peak."""
+START_CYCLES, STAGE_CYCLES, SPLIT_CYCLES = 2500, 150, 1200
+"""From a block's start to its first stage and from its last one to the end; a barrier and its copies; a cluster's sum."""
+
+
+class Product(Struct, frozen=True):
+    """rows x columns results, each a sum of depth products; `plain`: columns lie side by side in memory."""
+
+    rows: int
+    columns: int
+    depth: int
+    itemsize: int
+    plain: bool
+
+
+class Tiles(Struct, frozen=True):
+    """One setting of `conv_mma`, fields named as its tunables are."""
+
+    TILE_M: int
+    TILE_N: int
+    TILE_K: int
+    WARPS_M: int
+    WARPS_N: int
+    SPLIT: int
+    STAGES: int
+
+    def items(self) -> list[tuple[str, int]]:
+        return [(name, getattr(self, name)) for name in self.__struct_fields__]
+
+
+SHAPES = [(16, 32, 1, 2), (16, 64, 1, 4), (32, 32, 2, 2), (32, 64, 1, 4), (32, 64, 2, 4), (64, 32, 2, 2), (64, 32, 4, 2), (64, 64, 2, 2),
+          (64, 64, 2, 4), (64, 64, 4, 2), (128, 64, 4, 2), (64, 128, 2, 4)]
+"""TILE_M, TILE_N, WARPS_M, WARPS_N."""
+
+
+def best_tiles(work: Product, count: int) -> list[Tiles]:
+    """The settings of least modelled time, best first: of the same tile and split the best, of the best tile every TILE_K."""
+    ranked = sorted(_legal(work), key=lambda tiles: cycles(work, tiles))
+    chosen: dict[tuple[int, ...], Tiles] = {}
+    for tiles in ranked:
+        same = (tiles.TILE_M, tiles.TILE_N, tiles.SPLIT)
+        first = same == (ranked[0].TILE_M, ranked[0].TILE_N, ranked[0].SPLIT)
+        chosen.setdefault((*same, tiles.TILE_K * first), tiles)
+    return list(chosen.values())[:count]
+
+
+def _legal(work: Product) -> Iterator[Tiles]:
+    for rows, columns, warps_m, warps_n in SHAPES:
+        for tile_k in (32, 16, 64):
+            for split in (1, 2, 4, 8):
+                chunks = ceil(work.depth / tile_k)
+                steps = ceil(chunks / split)
+                tiles = Tiles(rows, columns, tile_k, warps_m, warps_n, split, min(max(steps, 2), 4))
+                if shared_bytes(work, tiles) > HALF_SHARED_BYTES:
+                    tiles = replace(tiles, STAGES=min(tiles.STAGES, 3))
+                if (split - 1) * steps < chunks and shared_bytes(work, tiles) <= HALF_SHARED_BYTES:
+                    yield tiles
+
+
+def shared_bytes(work: Product, tiles: Tiles) -> int:
+    """What the kernel's plan asks for."""
+    stage = tiles.TILE_M * (tiles.TILE_K + 16 // work.itemsize) + tiles.TILE_K * (tiles.TILE_N + 8)
+    return max(tiles.STAGES * stage * work.itemsize, tiles.TILE_M * (tiles.TILE_N + 8) * 4)
+
+
+def cycles(work: Product, tiles: Tiles) -> float:
+    """Modelled cycles of the launch."""
+    warps = tiles.WARPS_M * tiles.WARPS_N
+    blocks = ceil(work.rows / tiles.TILE_M) * ceil(work.columns / tiles.TILE_N) * tiles.SPLIT
+    resident = min(SHARED_BYTES // (shared_bytes(work, tiles) + 2048), THREADS // (warps * 32))
+    waves = ceil(blocks / (MULTIPROCESSORS * resident))
+    together = min(resident, ceil(blocks / MULTIPROCESSORS))
+    steps = ceil(ceil(work.depth / tiles.TILE_K) / tiles.SPLIT)
+    block = steps * max(_alone(work, tiles), together * _shared(work, tiles))
+    return waves * (START_CYCLES + block + SPLIT_CYCLES * (tiles.SPLIT > 1))
+
+
+def _alone(work: Product, tiles: Tiles) -> float:
+    """Cycles of a stage in a block that has the multiprocessor to itself: its chain of dependent products and its barrier."""
+    return STAGE_CYCLES + (tiles.TILE_K / 8 * 90 if work.itemsize == 4 else tiles.TILE_K / 16 * 60)
+
+
+def _shared(work: Product, tiles: Tiles) -> float:
+    """Cycles of a stage that no other block can use: tensor cores, issue slots of the copies, and of the fragments."""
+    warps = tiles.WARPS_M * tiles.WARPS_N
+    products = tiles.TILE_M * tiles.TILE_N * tiles.TILE_K * (3 if work.itemsize == 4 else 1) / PRODUCTS_A_CYCLE[work.itemsize]
+    wide = 16 // work.itemsize
+    copies = tiles.TILE_K * tiles.TILE_N * (6 / wide if work.plain else 16) / 32 / 4 + tiles.TILE_M * tiles.TILE_K * 10 / wide / 32 / 4
+    frags_m, frags_n = tiles.TILE_M // tiles.WARPS_M // 16, tiles.TILE_N // tiles.WARPS_N // 8
+    if work.itemsize == 4:
+        fragments = (frags_m * 4 + frags_n * 2) * 6 * tiles.TILE_K / 8 * warps / 4
+    else:
+        fragments = (frags_m + frags_n) * 2 * tiles.TILE_K / 16 * warps / 4
+    return max(products, copies + fragments) + 0.3 * min(products, copies + fragments)
