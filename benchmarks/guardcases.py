@@ -140,7 +140,7 @@ def of_torch(function: Callable[..., Any]) -> Callable[[Package, Callable[..., A
 
 
 def of_part(kind: str) -> Callable[[Package, Callable[..., Any]], Callable[..., Any]]:
-    return lambda package, original: helpers(list(package.parts.values()), {kind: original})[kind]
+    return lambda package, original: helpers([list(package.parts.values())], {kind: original})[kind]
 
 
 def normed(norm: Callable[[], nn.Module], act: Callable[[], nn.Module]) -> Case:

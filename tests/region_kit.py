@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from naive_conv import text_for
+
 from forge_tui.cuda.device import H200
 from forge_tui.cuda.host.target import HostTarget
 from forge_tui.engine.builtin.catalog import kernels_for
@@ -20,6 +22,7 @@ from forge_tui.engine.package.export import Winner, export_package
 from forge_tui.engine.package.host_backend import HostBackend
 from forge_tui.engine.package.runtime import Package
 from forge_tui.engine.sources import LoadedModel
+from forge_tui.specs import Call
 from forge_tui.store.kernels import save_kernel
 from forge_tui.store.paths import ProjectPaths
 
@@ -30,24 +33,32 @@ def captured(model: torch.nn.Module, *args: Any) -> tuple[Capture, OperatorFile]
 
 
 def verified(capture: Capture, cards: OperatorFile, paths: ProjectPaths) -> list[Winner]:
-    """For every offered region the first builtin kernel that the host target verifies. Fails where there is none."""
+    """For every offered region the first kernel that the host target verifies: of convolutions a naive one, else a builtin one.
+    Fails where there is none."""
     winners = []
     for variant in cards.variants:
         if not (variant.covers and variant.offered):
             continue
         sample = capture.tensors(capture.samples(variant.key)[0], capture.recorder.recording.variants[variant.key])
         tried = []
-        for kernel in kernels_for(variant.call):
-            if kernel.name.startswith(("rows_cluster", "group_stream")) or parse(kernel.text, "k.cu").refusal(variant.call, H200):
+        for name, text in candidates(variant.call):
+            if name.startswith(("rows_cluster", "group_stream")) or parse(text, "k.cu").refusal(variant.call, H200):
                 continue  # what the host target cannot interpret
-            verdict = judge_text(kernel.text, "k.cu", variant, [sample], HostTarget(), options=JudgeOptions(time=False, tune_points=1))
-            tried.append((kernel.name, verdict.sentence))
+            verdict = judge_text(text, "k.cu", variant, [sample], HostTarget(), options=JudgeOptions(time=False, tune_points=1))
+            tried.append((name, verdict.sentence))
             if verdict.outcome == "verified":
-                winners.append(Winner(variant, save_kernel(paths, kernel.text), verdict))
+                winners.append(Winner(variant, save_kernel(paths, text), verdict))
                 break
         else:
             raise AssertionError(f"no builtin kernel for {variant.call}: {tried}")
     return winners
+
+
+def candidates(call: Call) -> list[tuple[str, str]]:
+    """Names and texts of kernel files to try."""
+    if call.operator.startswith("torch.nn.functional.conv"):
+        return [("naive_conv", text_for(call))]
+    return [(kernel.name, kernel.text) for kernel in kernels_for(call)]
 
 
 def package_of(model: torch.nn.Module, folder: Path, *args: Any) -> Package:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forge_tui.engine.cards import Variant
-from forge_tui.engine.overlap import once
+from forge_tui.engine.overlap import Inside, once
 from forge_tui.specs import Call, TensorSpec
 
 SPEC = TensorSpec("float32", (4, 8), (8, 1))
@@ -59,3 +59,24 @@ def test_no_microsecond_is_counted_twice(sum_us: float, norm_us: float) -> None:
 def test_what_cannot_be_offered_is_worth_nothing() -> None:
     variants = [item if item.key != "s" else card("s", 2, 20.0, covers=item.covers, offered=False) for item in cards(20.0, 8.0)]
     assert offered(variants) == {"n": 3, "add": 2, "mul": 1}
+
+
+def test_a_region_gives_its_calls_back_once_and_the_next_one_inside_it_can_too() -> None:
+    """Calls freed of what is inside are those of the region; what is elsewhere too had and keeps its own."""
+    found = {item.key: item for item in once(cards(20.0, 6.0), True)}
+    inside = Inside(found.values())
+    first = {item.key: item.open_calls for item in inside.of(found["s"])}
+    assert first == {"n": 3, "add": 2}, "the norm inside is a region itself: what is in it waits for it"
+    assert inside.of(found["s"]) == [], "once"
+    norm = next(item for item in Inside(found.values()).of(found["s"]) if item.key == "n")
+    after = {item.key: item for item in inside.of(norm)}
+    assert {key: item.open_calls for key, item in after.items()} == {"mul": 7, "mean": 3}
+    assert all(item.offered and not item.taken_by and not item.reason for item in after.values())
+
+
+def test_what_cannot_be_offered_is_not_given_back() -> None:
+    variants = [item if item.key != "mean" else card("mean", 3, 3.0, offered=False) for item in cards(20.0, 6.0)]
+    found = {item.key: item for item in once(variants, True)}
+    inside = Inside(found.values())
+    norm = next(item for item in inside.of(found["s"]) if item.key == "n")
+    assert [item.key for item in inside.of(norm)] == ["mul"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from conv_models import ConvLayer
 from hostkit import needs_nvrtc
 from region_functions import apply_rotary_to_one
 from region_kit import package_of
@@ -26,6 +27,8 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[torch.Tensor, ...]]] = {
     "gate": (Gate, (draw(6, 32), draw(6, 32, seed=1))),
     "norm and activation": (Activated, (draw(2, 16, 4, 4),)),
+    "convolution, norm, activation": (ConvLayer, (draw(2, 4, 6, 6),)),
+    "convolution and norm": (lambda: ConvLayer(nn.Identity(), stride=2), (draw(2, 4, 6, 6),)),
     "sum kept": (Residual, (draw(6, 32), draw(6, 32, seed=1))),
     "sum": (PostNorm, (draw(6, 32), draw(6, 32, seed=1))),
     "function": (Turned, (draw(2, 6, 4, 16), draw(2, 6, 16, seed=1), draw(2, 6, 16, seed=2))),
@@ -132,9 +135,9 @@ def test_modules_that_are_not_as_captured(forged: tuple) -> None:
             forward = lambda x: x + 1  # noqa: E731
             with both(own, other, lambda module: setattr(module, "forward", forward), lambda module: delattr(module, "forward")):
                 same(model, plain, package, args)
-        for name in ("eps", "variance_epsilon", "num_groups", "approximate"):
+        for name in ("eps", "variance_epsilon", "num_groups", "approximate", "stride", "padding", "inplace"):
             if hasattr(own, name):
-                kept, new = getattr(own, name), {"approximate": "none", "num_groups": 8}.get(name, 0.25)
+                kept, new = getattr(own, name), {"approximate": "none", "num_groups": 8, "stride": (3, 1), "padding": (0, 0), "inplace": True}.get(name, 0.25)
                 with both(own, other, lambda module, name=name, new=new: setattr(module, name, new),
                           lambda module, name=name, kept=kept: setattr(module, name, kept)):
                     same(model, plain, package, args)

@@ -25,7 +25,7 @@ from forge_tui.engine.recorder import Recorder
 from forge_tui.engine.report import document
 from forge_tui.engine.scheduler import Scheduler
 from forge_tui.engine.search import Node, open_policy
-from forge_tui.engine.selection import select_variants
+from forge_tui.engine.selection import inside_of, select_variants
 from forge_tui.engine.state import RunState, load_state
 from forge_tui.errors import ForgeError
 from forge_tui.store.atomic import writing
@@ -169,7 +169,7 @@ class _Run:
         scheduler = Scheduler(
             paths=self.paths, settings=settings, recorder=self.recorder, watch=self.watch,
             policy=open_policy(settings.policy, settings.seed), providers=open_providers(self.paths, settings, cards),
-            judges=judges, device=cards.device, modelled=on_host, variants=variants)
+            judges=judges, device=cards.device, modelled=on_host, variants=variants, inside=inside_of(cards, settings.ops))
         with self.watch.listening():
             try:
                 reason = scheduler.run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -34,6 +34,31 @@ def once(variants: list[Variant], device_times: bool) -> list[Variant]:
                 left[key] -= round(count * calls / region.calls)
                 taken.setdefault(key, short_name(region.operator))
     return [_settled(item, max(0, left[item.key]), taken.get(item.key, ""), item.key in refused) for item in variants]
+
+
+class Inside:
+    """Gives the calls of offered regions back to what is inside them, where no kernel of a region's is of use."""
+
+    def __init__(self, variants: Iterable[Variant]) -> None:
+        """variants: as `once` left them."""
+        self._cards = {variant.key: variant for variant in variants}
+        self._given: set[str] = set()
+
+    def of(self, region: Variant) -> list[Variant]:
+        """What is in a region and in no smaller one of it, offered, with the region's open calls among its own; once a region."""
+        if region.key in self._given:
+            return []
+        self._given.add(region.key)
+        found = []
+        for key, count in _directly(region, self._cards).items():
+            card, back = self._cards[key], round(count * region.open_calls / region.calls)
+            freed = msgspec.structs.replace(card, inside=max(0, card.inside - back), offered=True, reason="", taken_by="")
+            if card.offered or card.taken_by:
+                self._cards[key] = freed
+                found.append(freed)
+            elif card.covers:
+                found += self.of(freed)
+        return found
 
 
 def _settled(variant: Variant, left: int, taken_by: str, refused: bool) -> Variant:

@@ -18,6 +18,7 @@ from forge_tui.engine.operators import (
 from forge_tui.engine.operators.regions import FUNCTIONS, RETURNS_SUM, bind_function, findable
 from forge_tui.engine.package.runtime import parts
 from forge_tui.engine.package.runtime.callees import kind_of, path_of, plain_call, source_of, state_names, state_of, unread_of
+from forge_tui.engine.package.runtime.rows import CONVOLUTION, RENAMED
 from forge_tui.engine.package.runtime.weave import Weaver, original_class, set_class
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 ASKED = frozenset(f"torch.Tensor.{name}" for name in ("dim", "ndimension", "numel", "size", "stride", "is_contiguous"))
 """Calls that ask for what guards compare anyway: batch norms look at the number of dimensions first."""
+
+
+Found = tuple[str, dict[str, Any]]
+"""An operator and its arguments by name."""
 
 
 @dataclass
@@ -59,8 +64,8 @@ class RegionRecorder:
         self.trail: list[Step] | None = None
         """Operators called since the outermost part began; None outside of parts."""
         self._weaver = Weaver((), {}, {}, [], [self], {
-            "act_mul": self._act_mul, "mul_act": self._mul_act, "norm_act": self._norm_act, "add_norm": self._add_norm,
-            "add_norm_sum": self._add_norm_sum})
+            "act_mul": self._act_mul, "mul_act": self._mul_act, "norm_act": self._norm_act, "conv_norm": self._conv_norm,
+            "conv_norm_act": self._conv_norm_act, "add_norm": self._add_norm, "add_norm_sum": self._add_norm_sum})
 
     @contextmanager
     def woven(self, model: nn.Module) -> Iterator[None]:
@@ -141,16 +146,53 @@ class RegionRecorder:
         return result
 
     def _norm_act(self, act: Any, norm: Any, x: Any) -> Any:
+        return self._normed(act, norm, x)[0]
+
+    def _normed(self, act: Any, norm: Any, x: Any) -> tuple[Any, Found | None, Found | None]:
+        """`act(norm(x))`, and what each of the two came to."""
         if not _tensors(x):
-            return act(norm(x))
+            return act(norm(x)), None, None
         with self._watching([x]) as watched:
             value = norm(x)
             first = watched.one(norm, x, value)
             result = act(value)
-            second = watched.one(act, value, result)
-        if first is not None and second is not None and list(second[1]) == ["input"]:
+            second = watched.one(act, value, result, fresh=True)
+        if first is not None and second is not None and second[0] and list(second[1]) == ["input"]:
             self._part(watched, "norm_act", f"{first[0]}+{second[0]}", first[1], result, [act, norm])
+        return result, first, second
+
+    def _conv_norm(self, norm: Any, conv: Any, x: Any) -> Any:
+        if not _tensors(x):
+            return norm(conv(x))
+        with self._watching([x]) as watched:
+            value = conv(x)
+            first = watched.one(conv, x, value)
+            result = norm(value)
+            second = watched.one(norm, value, result)
+        self._convolved(watched, "conv_norm", first, [second], result, [norm, conv])
         return result
+
+    def _conv_norm_act(self, act: Any, norm: Any, conv: Any, x: Any) -> Any:
+        if not _tensors(x):
+            return act(norm(conv(x)))
+        with self._watching([x]) as watched:
+            value = conv(x)
+            first = watched.one(conv, x, value)
+            result, second, third = self._normed(act, norm, value)
+        self._convolved(watched, "conv_norm_act", first, [second, third], result, [act, norm, conv])
+        return result
+
+    def _convolved(self, watched: _Watched, kind: str, conv: Found | None, then: list[Found | None], result: Any, callees: list[Any]) -> None:
+        """Records a convolution, its norm, and an activation of one argument or none."""
+        found = [item for item in (conv, *then) if item is not None]
+        if len(found) <= len(then) or not found[0][0].startswith(CONVOLUTION) or not found[1][0].startswith("torch.nn.functional."):
+            return
+        if any(list(arguments) != ["input"] for _, arguments in found[2:]):
+            return
+        arguments = dict(found[0][1])
+        rest = {RENAMED.get(name, name): value for name, value in found[1][1].items() if name != "input"}
+        if arguments.keys().isdisjoint(rest):
+            self._part(watched, kind, "+".join(name for name, _ in found if name), arguments | rest, result, callees)
 
     def _add_norm(self, norm: Any, one: Any, other: Any) -> Any:
         return self._sum("add_norm", norm, one, other)[1]
@@ -234,14 +276,16 @@ class _Watched:
     def mark(self) -> None:
         self.seen = len(self.trail)
 
-    def one(self, callee: Any, value: Any, result: Any) -> tuple[str, dict[str, Any]] | None:
-        """What calling `callee` with `value` came to since the last look: one operator, or a module that is a region; with its
-        arguments by name. None where it was anything else."""
+    def one(self, callee: Any, value: Any, result: Any, fresh: bool = False) -> Found | None:
+        """What calling `callee` with `value` came to since the last look: one operator, or a module that is a region; no operator
+        (an empty name) for an identity. None where it was anything else. fresh: nobody else has the value, so it may be written."""
         steps, self.seen = [step for step in self.trail[self.seen:] if step.name not in ASKED], len(self.trail)
         if len(steps) == 1:
             step = steps[0]
             same = step.bound is not None and step.bound.get("input") is value and len(step.outputs) == 1 and step.outputs[0] is result
-            return (step.name or "", dict(step.bound or {})) if same and not step.written else None
+            return (step.name or "", dict(step.bound or {})) if same and (fresh or not step.written) else None
+        if not steps and result is value and isinstance(callee, nn.Module) and kind_of(callee) is nn.Identity:
+            return "", {"input": value}
         name = region_name(callee) if isinstance(callee, nn.Module) else None
         arguments = region_arguments(callee, (value,)) if name else None
         return (name, arguments) if name and arguments is not None else None

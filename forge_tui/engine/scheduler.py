@@ -45,9 +45,10 @@ class Scheduler:
 
     def __init__(self, *, paths: ProjectPaths, settings: Settings, recorder: Recorder, watch: Watch, policy: Policy,
                  providers: Sequence[Provider], judges: Judges, device: DeviceFacts, modelled: bool,
-                 variants: Sequence[Variant]) -> None:
+                 variants: Sequence[Variant], inside: Callable[[Variant], Sequence[Variant]] = lambda region: ()) -> None:
+        """inside: what is worked on in the place of a region for which no kernel was found that wins."""
         self.paths, self.settings, self.recorder, self.watch = paths, settings, recorder, watch
-        self.policy, self.providers, self.judges = policy, list(providers), judges
+        self.policy, self.providers, self.judges, self.inside = policy, list(providers), judges, inside
         self.device, self.time_kind = device, "modelled" if modelled else "device"
         self.searches = [Search(variant, recorder.state.operator(variant.key)) for variant in variants]
         self.by_key = {search.variant.key: search for search in self.searches}
@@ -69,7 +70,8 @@ class Scheduler:
 
     def run(self) -> StopReason:
         """Resume what was in flight, then propose, judge and conclude until nothing is left or something stops it."""
-        self._resume()
+        for search in self.searches:
+            self._resume(search)
         stop: StopReason | None = None
         while True:
             if stop is None:
@@ -153,16 +155,15 @@ class Scheduler:
 
     # -- proposing
 
-    def _resume(self) -> None:
+    def _resume(self, search: Search) -> None:
         """Nodes that an earlier run left: judge those with a kernel; ask again for the others, if the budget is not
         used up."""
         may_ask = self.watch.check(0) is None
-        for search in self.searches:
-            for node in search.tree.open_nodes():
-                if node.kernel is not None:
-                    self._judge(search, node)
-                elif may_ask:
-                    self._ask(search, node, self._provider_again(search, node))
+        for node in search.tree.open_nodes():
+            if node.kernel is not None:
+                self._judge(search, node)
+            elif may_ask:
+                self._ask(search, node, self._provider_again(search, node))
 
     def _provider_again(self, search: Search, node: Node) -> Provider:
         """The one that was asked before; where this run has it not, the run's own."""
@@ -330,7 +331,7 @@ class Scheduler:
     # -- the end of an operator
 
     def _conclude_finished(self, stop: StopReason | None) -> None:
-        """Confirm the winner of each search that is over, then say so."""
+        """Confirm the winner of each search that is over, then say so. The list may grow meanwhile: by what is inside regions."""
         for search in self.searches:
             if search.finished or search.confirming or search.tree.root.pending:
                 continue
@@ -356,6 +357,24 @@ class Scheduler:
         if done is None or (done.status, done.best) != (status, winner.id if winner else None):
             self.recorder.record(events.OperatorDone(at=time.time(), variant=search.variant.key, status=status,
                                                      reason=reason, best=winner.id if winner else None), sync=True)
+        if stop is None and search.variant.covers and status not in ("won", "verified"):
+            self._look_inside(search.variant)
+
+    def _look_inside(self, region: Variant) -> None:
+        """A region's calls are those of what is inside it from now on: search for that."""
+        added = []
+        for variant in self.inside(region):
+            if variant.key in self.by_key:
+                self.by_key[variant.key].variant = variant
+            else:
+                added.append(Search(variant, self.recorder.state.operator(variant.key)))
+                self.by_key[variant.key] = added[-1]
+        if added:
+            self.searches += added
+            self.recorder.record(events.Selected(at=time.time(), operators=tuple(self.by_key)))
+            self.recorder.note("info", f"no kernel for {region.operator} wins: what is inside it is worked on one by one")
+        for search in added:
+            self._resume(search)
 
     def _confirm(self, search: Search, best: Node) -> None:
         search.confirming = True

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from forge_tui.engine.cards import OperatorFile, Variant
+from forge_tui.engine.overlap import Inside
 from forge_tui.errors import ProjectError
 from forge_tui.specs import short_name
 
@@ -38,6 +39,13 @@ def select_variants(cards: OperatorFile, patterns: Sequence[str]) -> list[Varian
                                where="--ops", cure="`forge-tui show` lists those that can be")
         chosen.update((variant.key, variant) for variant in offered)
     return sorted(chosen.values(), key=lambda variant: -variant.recoverable_us)
+
+
+def inside_of(cards: OperatorFile, patterns: Sequence[str]) -> Callable[[Variant], list[Variant]]:
+    """What to work on where no kernel of a region's wins: what is inside it and worth it. Nothing where operators are named:
+    whoever names one wants that one."""
+    inside = Inside(cards.variants)
+    return lambda region: [] if patterns else [variant for variant in inside.of(region) if worth_it(cards, variant)]
 
 
 def worth_it(cards: OperatorFile, variant: Variant) -> bool:

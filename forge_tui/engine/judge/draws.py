@@ -20,7 +20,7 @@ from forge_tui.engine.judge import hardcases
 from forge_tui.engine.judge.memory import core, lay
 from forge_tui.specs import Call, TensorSpec
 
-WEIGHT_NAMES = frozenset({"weight", "bias", "running_mean", "running_var"})
+WEIGHT_NAMES = frozenset({"weight", "bias", "norm_weight", "norm_bias", "running_mean", "running_var"})
 """Parameters that hold weights even when capture saw no name for them."""
 
 MINUS_INFINITY = frozenset({"softmax", "log_softmax", "softmin", "logsumexp"})

@@ -44,7 +44,8 @@ def operations(call: Call) -> int:
     if not call.outputs:
         return 0
     if is_region(call.operator):
-        return sum(map(_region_factor, call.operator.split("+"))) * max(spec.numel for spec in call.outputs)
+        first = _SPECIAL.get(call.operator.partition("+")[0].rpartition(".")[2]) if "+" in call.operator else None
+        return sum(map(_region_factor, call.operator.split("+"))) * max(spec.numel for spec in call.outputs) + (first(call) if first else 0)
     special = _SPECIAL.get(short)
     if special is not None:
         return special(call)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from forge_tui.engine.operators.formulas import PER_OUTPUT
 from forge_tui.engine.operators.regions import is_region
+from forge_tui.engine.package.runtime.rows import CONVOLUTION
 from forge_tui.specs import Call, Items, TensorSpec
 
 
@@ -60,6 +61,9 @@ def _region(call: Call) -> list[IndependentDim]:
         return _elementwise(call) if first in _ELEMENTWISE else []
     if first == "torch.add":
         return [dim for dim in _elementwise(call) if dim.outputs[0] in _normed_apart(call, second)]
+    if first.startswith(CONVOLUTION):  # batch_norm of one image is what it is among others, once it has running statistics
+        apart = call.arguments.get("training") is False or second.partition("+")[0] != _F + "batch_norm"
+        return independent_dims(Call(first, call.arguments, call.outputs)) if apart else []
     if second:
         return independent_dims(Call(first, call.arguments, call.outputs)) if second in _ELEMENTWISE else []
     source = _spec(call)

@@ -3,8 +3,9 @@
 - A module class (norms, gated activations: leaves that take tensors): `package.module.Class`. Arguments are forward's tensors, the first
   called `input`, then the module's own parameters, buffers and plain attributes.
 - A function of the model's own (rotary embedding): `package.module.function`. Arguments are its parameters, defaults included.
-- Two operations in a row (`silu(gate) * up`, `silu(norm(x))`, `norm(a + b)`): `first+second`. Arguments are those of the first, then
-  those of the second without its `input`; `returns_sum` says of a sum that it is a result too.
+- Operations in a row (`silu(gate) * up`, `relu(norm(conv(x)))`, `norm(a + b)`): `first+second`. Arguments are those of the first, then
+  those of the second without its `input` (after a convolution, a norm's weight and bias are `norm_weight` and `norm_bias`);
+  `returns_sum` says of a sum that it is a result too.
 
 The reference is the class's own forward, run on an object that has these attributes and the class's methods; the function itself;
 the one operation after the other. What needs anything else cannot be run alone, and is not offered.
@@ -24,13 +25,13 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from forge_tui.engine.package.runtime.callees import PLAIN, USER_FILE, kind_of, path_of, source_of, state_names
+from forge_tui.engine.package.runtime.callees import PLAIN, USER_FILE, kind_of, path_of, resolve, source_of, state_names
+from forge_tui.engine.package.runtime.rows import RETURNS_SUM, in_a_row  # noqa: F401  (RETURNS_SUM is part of an operator's arguments)
 
 MODULES = re.compile(r"norm|glu|and_?mul|apply_?rot|apply_?rope", re.IGNORECASE)
 """Names of module classes that are offered: norms and gates written out as several small operators."""
 FUNCTIONS = re.compile(r"rotary|rope", re.IGNORECASE)
 """Names of functions of the model's own that are offered."""
-RETURNS_SUM = "returns_sum"
 
 
 def is_region(operator: str) -> bool:
@@ -145,29 +146,15 @@ def _forward_of(kind: type) -> Callable[..., Any]:
 
 def _in_a_row(operator: str) -> Callable[..., Any] | None:
     """`first+second` as one function. Raises what they raise."""
-    paths = operator.split("+")
-    first, second = _step(paths[0]), _step(paths[1])
-    if first is None or second is None:
+    steps = {path: _step(path) for path in operator.split("+")}
+    if None in steps.values():
         return None
-
-    def function(**arguments: Any) -> Any:
-        value, sum_too = arguments.pop("input"), arguments.pop(RETURNS_SUM, False)
-        if paths[0] == "torch.add":
-            total = first(value, other=arguments.pop("other"))
-            result = second(total, **arguments)
-            return (total, result) if sum_too else result
-        later = {name: arguments.pop(name) for name in ("other",) if paths[1] == "torch.mul"}
-        return second(first(value, **arguments), **later)
-
-    return function
+    return lambda **arguments: in_a_row(operator, arguments, lambda path, value, rest: steps[path](value, **rest))  # type: ignore[misc]
 
 
 def _step(path: str) -> Callable[..., Any] | None:
     if path.startswith("torch."):
-        found: Any = torch
-        for name in path.split(".")[1:]:
-            found = getattr(found, name, None)
-        return found
+        return resolve(path)
     region = region_function(path)
     return None if region is None else lambda value, **rest: region(input=value, **rest)
 

@@ -171,9 +171,7 @@ def _weaver(packages: tuple[Package, ...]) -> Weaver:
             for function, router in package.routers.items():
                 table = by_mode if router.path.startswith("torch.Tensor.") else substitutes
                 table[function] = router.standing_in(function, table.get(function, function))
-        made: dict[str, Callable[..., Any]] = {}
-        for package in packages:
-            made = helpers(list(package.parts.values()), made)
+        made = helpers([list(package.parts.values()) for package in packages])
         weavers[key] = Weaver(packages, substitutes, by_mode, [item for package in packages for item in package.regions.values()],
                               [item for package in packages for item in package.functions.values()], made)
     return weavers[key]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from .matched import ABSENT, FUNCTIONS, Arguments, State, Values
 from .patterns import pattern_of
 from .regions import ANYTHING, module_with
 from .router import Router
+from .rows import in_a_row
 
 _tracing = torch.compiler.is_dynamo_compiling
 _global_hooks = torch.nn.modules.module._has_any_global_hook
@@ -35,6 +36,23 @@ def norm_act(act: Any, norm: Any, x: Any) -> Any:
     return act(norm(x))
 
 
+def conv_norm(norm: Any, conv: Any, x: Any) -> Any:
+    return norm(conv(x))
+
+
+def conv_norm_act(act: Any, norm: Any, conv: Any, x: Any) -> Any:
+    return act(norm(conv(x)))
+
+
+def add_act(act: Any, one: Any, other: Any) -> Any:
+    return act(one + other)
+
+
+def iadd_act(act: Any, one: Any, other: Any) -> Any:
+    one += other
+    return act(one)
+
+
 def add_norm(norm: Any, one: Any, other: Any) -> Any:
     return norm(one + other)
 
@@ -44,7 +62,8 @@ def add_norm_sum(norm: Any, one: Any, other: Any) -> Any:
     return total, norm(total)
 
 
-WRITTEN: dict[str, Helper] = {"act_mul": act_mul, "mul_act": mul_act, "norm_act": norm_act, "add_norm": add_norm,
+WRITTEN: dict[str, Helper] = {"act_mul": act_mul, "mul_act": mul_act, "norm_act": norm_act, "conv_norm": conv_norm,
+                              "conv_norm_act": conv_norm_act, "add_act": add_act, "iadd_act": iadd_act, "add_norm": add_norm,
                               "add_norm_sum": add_norm_sum}
 """What the model's code says, by kind of site. Helpers take and give the same."""
 
@@ -65,6 +84,10 @@ class Site(NamedTuple):
 SITES = {"act_mul": Site(("act", "gate", "other", "more"), (0,), (1, 2), True),
          "mul_act": Site(("other", "act", "gate", "more"), (1,), (2, 0), True),
          "norm_act": Site(("act", "norm", "x"), (0, 1), (2,)),
+         "conv_norm": Site(("norm", "conv", "x"), (0, 1), (2,)),
+         "conv_norm_act": Site(("act", "norm", "conv", "x"), (0, 1, 2), (3,)),
+         "add_act": Site(("act", "one", "other"), (0,), (1, 2)),
+         "iadd_act": Site(("act", "one", "other"), (0,), (1, 2)),
          "add_norm": Site(("norm", "one", "other"), (0,), (1, 2)),
          "add_norm_sum": Site(("norm", "one", "other"), (0,), (1, 2))}
 
@@ -113,17 +136,10 @@ class Part:
 def by_entry(entry: Entry, tensors: Any) -> Any:
     """What the model's code says, from a captured call's arguments with other tensors, without the model's own callees."""
     given = {name: pattern_of(value) for name, value in entry.arguments.items()} | dict(zip(entry.input_names, tensors, strict=True))
-    first, second = entry.operator.split("+")
-    sum_too = given.pop("returns_sum", False)
-    value = given.pop("input")
-    if first == "torch.add":
-        total = value + given.pop("other")
-        result = _one_of(second, total, given)
-        return (total, result) if sum_too else result
-    if second == "torch.mul":
-        other = given.pop("other")
-        return _one_of(first, value, given) * other
-    return _one_of(second, _one_of(first, value, given), {})
+    result = in_a_row(entry.operator, given, _one_of)
+    if entry.written[0] < 0:
+        return result
+    return tensors[entry.written[0]].copy_(result)
 
 
 def _one_of(path: str, value: Any, arguments: dict[str, Any]) -> Any:
@@ -137,14 +153,28 @@ def _fits(kind: Any, callee: dict[str, Any]) -> bool:
     return callee["path"].startswith("torch.") and getattr(kind, "_forge_function", kind) is resolve(callee["path"])
 
 
-def helpers(parts: list[Part], before: dict[str, Helper]) -> dict[str, Helper]:
-    """Helpers by kind of site for one package's parts. before: those of the package applied earlier, which run where no kernel does."""
-    made = dict(before)
-    for kind, written in WRITTEN.items():
-        mine = [part for part in parts if part.kind == SAME.get(kind, kind)]
-        if mine:
-            made[kind] = _helper(kind, mine, before.get(kind, written))
+def helpers(stack: list[list[Part]], written: Mapping[str, Helper] = WRITTEN) -> dict[str, Helper]:
+    """Helpers by kind of site for the parts of some packages, the one applied first first; the one applied last is asked first.
+
+    written: what runs where no kernel does. A site that holds another one asks that one's helper then.
+    """
+    made: dict[str, Helper] = {}
+    for kind, original in written.items():
+        inner = made.get("norm_act") if kind == "conv_norm_act" else None
+        helper = original if inner is None else _around_norm_act(inner)
+        for parts in stack:
+            mine = [part for part in parts if part.kind == SAME.get(kind, kind)]
+            helper = _helper(kind, mine, helper) if mine else helper
+        if helper is not original:
+            made[kind] = helper
     return made
+
+
+def _around_norm_act(inner: Helper) -> Helper:
+    def conv_norm_act(act: Any, norm: Any, conv: Any, x: Any) -> Any:
+        return inner(act, norm, conv(x))
+
+    return conv_norm_act
 
 
 def _helper(kind: str, parts: list[Part], written: Helper) -> Helper:

@@ -5,6 +5,8 @@
 | `act(g) * u` | `act_mul(act, g, u)` |
 | `u * act(g)` | `mul_act(u, act, g)` |
 | `act(norm(x))` | `norm_act(act, norm, x)` |
+| `act(norm(conv(x)))` | `conv_norm_act(act, norm, conv, x)` |
+| `norm(conv(x))` | `conv_norm(norm, conv, x)` |
 | `norm(a + b)` | `add_norm(norm, a, b)` |
 | `s = a + b; r = s; y = norm(s)` | `s, y = add_norm_sum(norm, a, b); r = s` |
 
@@ -24,11 +26,12 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-KINDS = ("act_mul", "mul_act", "norm_act", "add_norm", "add_norm_sum")
+KINDS = ("act_mul", "mul_act", "norm_act", "conv_norm", "conv_norm_act", "add_norm", "add_norm_sum")
 """What helpers are called in rewritten code, between `__forge_` and `__`."""
 
 _ACTIVATION = re.compile(r"act|silu|swish|gelu|relu|sigmoid|tanh|non_?lin", re.IGNORECASE)
-_NORM = re.compile(r"norm|^(ln|gn|bn)|_(ln|gn)", re.IGNORECASE)
+_NORM = re.compile(r"norm|^(ln|gn|bn)|_(ln|gn|bn)", re.IGNORECASE)
+_CONV = re.compile(r"conv", re.IGNORECASE)
 _HELD = "__forge_held__"
 
 
@@ -138,6 +141,8 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
+        if (site := self._after_conv(node)) is not None:
+            return site
         node = self.generic_visit(node)  # type: ignore[assignment]
         call = _activation(node)
         if call is not None and (inner := _norm(call.args[0])) is not None and not call.keywords:
@@ -146,6 +151,16 @@ class _Rewriter(ast.NodeTransformer):
         if call is not None and isinstance(sum_ := call.args[0], ast.BinOp) and isinstance(sum_.op, ast.Add):
             return self._helper("add_norm", node, call.func, sum_.left, sum_.right)
         return node
+
+    def _after_conv(self, node: ast.Call) -> ast.Call | None:
+        act = _activation(node)
+        norm = _norm(act.args[0]) if act is not None and not act.keywords else _norm(node)
+        conv = _conv(norm.args[0]) if norm is not None else None
+        if norm is None or conv is None:
+            return None
+        rest = [norm.func, conv.func, self.visit(conv.args[0])]
+        return self._helper("conv_norm_act", node, act.func, *rest) if norm is not node and act is not None else self._helper(
+            "conv_norm", node, *rest)
 
     def _helper(self, kind: str, node: ast.AST, *arguments: ast.expr) -> ast.Call:
         for function in self._functions:
@@ -202,7 +217,7 @@ def _merged(one: ast.stmt, other: ast.stmt | None) -> ast.stmt | None:
         return None
     if (call := _activation(outer)) is not None and _is_name(call.args[0], name) and _norm(inner) is not None:
         call.args[0] = inner
-    elif (call := _norm(outer)) is not None and _is_name(call.args[0], name) and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add):
+    elif (call := _norm(outer)) is not None and _is_name(call.args[0], name) and (_is_sum(inner) or _conv(inner) is not None):
         call.args[0] = inner
     elif isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Mult) and _activation(inner) is not None:
         if _is_name(outer.left, name):
@@ -214,6 +229,10 @@ def _merged(one: ast.stmt, other: ast.stmt | None) -> ast.stmt | None:
     else:
         return None
     return other
+
+
+def _is_sum(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
 
 
 def _target(statement: ast.stmt | None) -> str | None:
@@ -254,5 +273,12 @@ def _extra(call: ast.Call) -> list[ast.expr]:
 
 
 def _norm(node: ast.AST) -> ast.Call | None:
-    call = _called(node, _NORM)
+    return _plain(_called(node, _NORM))
+
+
+def _conv(node: ast.AST) -> ast.Call | None:
+    return _plain(_called(node, _CONV))
+
+
+def _plain(call: ast.Call | None) -> ast.Call | None:
     return call if call is not None and not call.keywords else None
