@@ -377,6 +377,18 @@ FORGE_FN void bulk_load(void* shared, const void* global, unsigned bytes, barrie
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  ::"r"(shared_address(shared)), "l"(global), "r"(bytes), "r"(shared_address(b)) : "memory");
 }
+// The same, with a hint to the L2: `streaming` is let go first, so that data read once does not push out what should stay.
+FORGE_FN unsigned long long evict_first() {
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+template <cache hint> FORGE_FN void bulk_load(void* shared, const void* global, unsigned bytes, barrier* b) {
+    if constexpr (hint == cache::normal) return bulk_load(shared, global, bytes, b);
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+                 ::"r"(shared_address(shared)), "l"(global), "r"(bytes), "r"(shared_address(b)),
+                   "l"(hint == cache::streaming ? evict_first() : evict_last()) : "memory");
+}
 // Copy engine, shared to global; before it: the writers' bulk_store_fence, then a barrier. Commit, and wait before the shared
 // memory is written again (wait_read) or the kernel depends on the data being there (wait).
 FORGE_FN void bulk_store_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -409,21 +421,31 @@ FORGE_FN void cluster_send(unsigned long long* slot, barrier* b, int rank, unsig
 // What cooperative_groups' this_grid().sync() compiles to (cooperative_groups/details/driver_abi.h and sync.h of CUDA 12 and 13),
 // without that header, which multiplies the time of a build. Every thread of every block must take part.
 
+// In two halves: one thread of each block arrives, after a __syncthreads() with those whose writes it speaks for; whoever holds
+// what it got may wait. Each block arrives as often as every other.
+struct grid_arrival {
+    const unsigned* count;
+    unsigned before;
+};
+FORGE_FN grid_arrival grid_arrive() {
+    unsigned low, high, before;
+    asm volatile("mov.u32 %0, %%envreg2;" : "=r"(low));
+    asm volatile("mov.u32 %0, %%envreg1;" : "=r"(high));
+    unsigned* arrived = reinterpret_cast<unsigned*>((unsigned long long)high << 32 | low) + 1;
+    const unsigned step = (blockIdx.x | blockIdx.y | blockIdx.z) == 0
+        ? 0x80000000u - (gridDim.x * gridDim.y * gridDim.z - 1) : 1u;       // all of them together turn over the top bit
+    asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(arrived), "r"(step) : "memory");
+    return {arrived, before};
+}
+FORGE_FN void grid_wait(grid_arrival own) {
+    unsigned now;
+    do {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(own.count) : "memory");
+    } while (((own.before ^ now) & 0x80000000u) == 0);
+}
 FORGE_FN void grid_sync() {
     __syncthreads();
-    if ((threadIdx.x | threadIdx.y | threadIdx.z) == 0) {
-        unsigned low, high;
-        asm volatile("mov.u32 %0, %%envreg2;" : "=r"(low));
-        asm volatile("mov.u32 %0, %%envreg1;" : "=r"(high));
-        unsigned* arrived = reinterpret_cast<unsigned*>((unsigned long long)high << 32 | low) + 1;
-        const unsigned step = (blockIdx.x | blockIdx.y | blockIdx.z) == 0
-            ? 0x80000000u - (gridDim.x * gridDim.y * gridDim.z - 1) : 1u;   // all of them together turn over the top bit
-        unsigned before, now;
-        asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(arrived), "r"(step) : "memory");
-        do {
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(arrived) : "memory");
-        } while (((before ^ now) & 0x80000000u) == 0);
-    }
+    if ((threadIdx.x | threadIdx.y | threadIdx.z) == 0) grid_wait(grid_arrive());
     __syncthreads();
 }
 

@@ -134,20 +134,33 @@ def group_norm(call: Call) -> Iterator[Recipe]:
     spatial = [Axis(a.size, a.now, a.steps | {"parameter": Step("0", 0)}) for a in axes[2:]]
     batch = Axis(axes[0].size, axes[0].now, axes[0].steps | {"parameter": Step("0", 0)})
     cols = _in_memory_order([channel, *spatial])
-    if source.contiguous and out.contiguous and _streams(source, groups):
-        yield Recipe("group_stream", "pipelining", "cooperative rings of bulk copies: moments run ahead of results", {
-            "GUARD": quoted(["input.contiguous", "out.contiguous", "present(eps)", *_parameter_guards(call)]),
-            "PARAMETERS": "".join(f", const DTYPE_{name}* __restrict__ {name}" for name in parameters) + ", float eps",
-            "ARGS": "".join(f', "{name}"' for name in parameters) + ', { float = "eps" }',
-            "AFTER": after_function(activation_of(call.operator)),
-            "RESULT": "after(fmaf(x[i] - mean, scale, wb.y))" if "+" in call.operator else "fmaf(x[i] - mean, scale, wb.y)",
-            "WEIGHT": "forge::to_float(weight[i])" if "weight" in parameters else "1.f",
-            "BIAS": "forge::to_float(bias[i])" if "bias" in parameters else "0.f"})
+    if source.contiguous and out.contiguous:
+        yield from _whole_groups(call, source, groups, parameters)
     yield from recipes(RowWork(
         input=source, out=out, rows=[batch, group], cols=cols, part="moments", state_floats=3,
         guards=(f"input.ndim == {source.ndim}", "input.shape[1] % num_groups == 0", *_parameter_guards(call)),
         parameters=parameters, scalars=("eps",), parameter_rows=[batch, group], parameter_cols=cols,
         after=activation_of(call.operator)))
+
+
+def _whole_groups(call: Call, source: TensorSpec, groups: int, parameters: dict[str, TensorSpec]) -> Iterator[Recipe]:
+    """Kernels that keep whole groups on the chip: contiguous tensors, one read and one write."""
+    words = {
+        "GUARD": quoted(["input.contiguous", "out.contiguous", "present(eps)", *_parameter_guards(call)]),
+        "PARAMETERS": "".join(f", const DTYPE_{name}* __restrict__ {name}" for name in parameters) + ", float eps",
+        "ARGS": "".join(f', "{name}"' for name in parameters) + ', { float = "eps" }',
+        "AFTER": after_function(activation_of(call.operator)),
+        "RESULT": "after(fmaf(x[i] - mean, scale, wb.y))" if "+" in call.operator else "fmaf(x[i] - mean, scale, wb.y)",
+        "WEIGHT": "forge::to_float(weight[i])" if "weight" in parameters else "1.f",
+        "BIAS": "forge::to_float(bias[i])" if "bias" in parameters else "0.f"}
+    rows, cols = source.shape[0] * groups, source.numel // max(source.shape[0] * groups, 1)
+    if cols >= 8192 and cols <= CLUSTER_BYTES // source.itemsize and source.numel >= LARGE and cols % 4096 == 0:
+        hints = "[0, 2, 1]" if source.numel * source.itemsize >= STREAM_BYTES else "[0]"
+        yield Recipe("group_cluster", "pipelining", "a cluster holds its group: moments by remote stores, weights fetched beside the data",
+                     {**words, "CLUSTER_TUNE": str(_cluster(rows, cols)), "STREAM_TUNE": hints})
+    if _streams(source, groups):
+        yield Recipe("group_stream", "pipelining", "cooperative rings of bulk copies: moments run ahead of results", words)
+        yield Recipe("group_relay", "pipelining", "tiles wait for their group's moments in shared memory, then in registers", words)
 
 
 def recipes(work: RowWork) -> Iterator[Recipe]:
