@@ -40,7 +40,7 @@ PACK = "pack"
 SHARE = "group // CLUSTER"              # elements of a block
 VECS = "SHARE // (PIECES * BLOCK * pack)"
 SPAN = "ceil_div(SHARE, plane) + (0 if plane % SHARE == 0 or SHARE % plane == 0 else 1)"  # channels that a block's share can touch
-RESIDENT = "max(1, min(ceil_div(groups * CLUSTER, sm_count), max_shared // (SHARE * input.itemsize + 4096), threads_per_sm // BLOCK))"
+RESIDENT = "max(1, min(ceil_div(groups * CLUSTER, sm_count), max_shared // (SHARE * input.itemsize + 4096), registers_per_sm // (BLOCK * (VECS * pack + 32))))"
 
 [[launch]]
 kernel = "group_cluster"
