@@ -30,7 +30,7 @@ CHUNK = [1024, 2048, 512]               # elements of a warp's piece of a tile
 SLOTS = [13, 6, 27]
 RING = [10, 4, 3, 8, 23]
 KEPT = [4, 6, 0, 2, 8]
-WATCH = [1, 2]
+WATCH = [1]
 LOADS = [1, 0]                          # loads that the L2 is to: 0 treat as usual, 1 let go first
 STREAM = [1, 0, 2]                      # stores that the L2 is to: 0 treat as usual, 1 let go first, 2 keep
 
