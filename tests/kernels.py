@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +17,9 @@ from forge_tui.engine.builtin.catalog import BuiltinKernel
 from forge_tui.engine.kernelfile import KernelFile, parse
 from forge_tui.engine.operators import bind, canonical, describe, lookup, named_tensors
 from forge_tui.specs import Call
+
+if TYPE_CHECKING:
+    from forge_tui.cuda.host.target import HostTarget
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -92,12 +95,13 @@ def build(kernel: BuiltinKernel, call: Call, settings: dict[str, int]) -> str:
 
 
 def run(kernel: BuiltinKernel, item: Sample, settings: dict[str, int],
-        device: DeviceFacts = H200) -> tuple[torch.Tensor, ...]:
+        device: DeviceFacts = H200, target: HostTarget | None = None) -> tuple[torch.Tensor, ...]:
     """Results of one tuning point on the host target, into memory that held NaN (all bits set).
 
     device: whose figures the plan sees; one multiprocessor makes resident kernels go round more than once.
+    target: one whose order of warps is set; None: in step.
     """
-    target = _host()
+    target = target or _host()
     program = bound(kernel, item.call, settings, device)
     written = item.call.aliases.values()
     tensors = {name: _copied(tensor) if name in written else tensor for name, tensor in item.tensors.items()}
@@ -125,7 +129,7 @@ def _poisoned(like: torch.Tensor) -> torch.Tensor:
 
 
 @functools.cache
-def _host() -> Any:
+def _host() -> HostTarget:
     from forge_tui.cuda.host.target import HostTarget
 
     return HostTarget()

@@ -42,8 +42,8 @@ def verified(capture: Capture, cards: OperatorFile, paths: ProjectPaths) -> list
         sample = capture.tensors(capture.samples(variant.key)[0], capture.recorder.recording.variants[variant.key])
         tried = []
         for name, text in candidates(variant.call):
-            if name.startswith(("rows_cluster", "group_stream")) or parse(text, "k.cu").refusal(variant.call, H200):
-                continue  # what the host target cannot interpret
+            if parse(text, "k.cu").refusal(variant.call, H200):
+                continue
             verdict = judge_text(text, "k.cu", variant, [sample], HostTarget(), options=JudgeOptions(time=False, tune_points=1))
             tried.append((name, verdict.sentence))
             if verdict.outcome == "verified":

@@ -18,9 +18,6 @@ from tests.kernels import FLOATS, assert_right, bound, corners, parsed, run, sam
 from tests.norm_cases import FAMILIES
 
 TEMPLATES = ("rows_", "columns", "group_", "batch_")
-RESIDENT = {"rows_cluster", "group_stream"}
-"""Clusters, bulk copies and grids that wait for each other: offered for large calls only, with a test of their own."""
-
 ALL = [(family, name) for family, cases in FAMILIES.items() for name in cases]
 needs_host = pytest.mark.skipif(find_spec("forge_tui.cuda.host.target") is None, reason="no host target in this version")
 
@@ -77,7 +74,7 @@ def test_every_case_has_a_kernel_and_no_kernel_refuses_its_case(family: str, nam
     for dtype in FLOATS:
         call = FAMILIES[family][name](dtype).call
         kernels = kernels_for(call)
-        assert any(kernel.name not in RESIDENT for kernel in kernels)
+        assert kernels
         for kernel in kernels:
             assert parsed(kernel.text, kernel.name).refusal(call, H200) is None
 
@@ -105,7 +102,7 @@ def _runs() -> list[tuple[str, str, torch.dtype, tuple[str, ...]]]:
     for index, (family, name) in enumerate(ALL):
         for turn in range(3):
             dtype = FLOATS[(index + turn) % 3]
-            names = [kernel.name for kernel in kernels_for(FAMILIES[family][name](dtype).call) if kernel.name not in RESIDENT]
+            names = [kernel.name for kernel in kernels_for(FAMILIES[family][name](dtype).call)]
             wanted = tuple(kernel for kernel in names if turn == 0 or (family, kernel, dtype) not in covered)
             if wanted:
                 runs.append((family, name, dtype, wanted))
@@ -140,19 +137,17 @@ def _draw(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
 
-RESIDENT_CASES = {
-    "rows_cluster group_norm": lambda: sample(F.group_norm, _draw(1, 64, 64, 64), 2, _draw(64, seed=1), _draw(64, seed=2)),
-    "rows_cluster softmax": lambda: sample(F.softmax, _draw(2, 1 << 17), dim=-1),
-    "group_stream group_norm": lambda: sample(F.group_norm, _draw(1, 16, 512, 512), 4, _draw(16, seed=1), _draw(16, seed=2)),
+CLUSTER_CASES = {
+    "group_norm": lambda: sample(F.group_norm, _draw(1, 64, 64, 64), 2, _draw(64, seed=1), _draw(64, seed=2)),
+    "softmax": lambda: sample(F.softmax, _draw(2, 1 << 17), dim=-1),
 }
-"""Calls large enough that kernels which keep everything resident are offered."""
+"""Calls large enough that clusters are offered."""
 
 
 @needs_host
-@pytest.mark.parametrize("case", RESIDENT_CASES)
-def test_clusters_and_cooperative_rings_are_right(case: str) -> None:
-    item = RESIDENT_CASES[case]()
-    kernel = next(kernel for kernel in kernels_for(item.call) if kernel.name == case.split()[0])
-    points = corners(settings_of(kernel, item.call))
-    for settings in points[:3] if kernel.name == "rows_cluster" else points[:1]:
+@pytest.mark.parametrize("case", CLUSTER_CASES)
+def test_clusters_are_right(case: str) -> None:
+    item = CLUSTER_CASES[case]()
+    kernel = next(kernel for kernel in kernels_for(item.call) if kernel.name == "rows_cluster")
+    for settings in corners(settings_of(kernel, item.call))[:3]:
         assert_right(run(kernel, item, settings), item, f"{kernel.name} {settings} on {item.call}")

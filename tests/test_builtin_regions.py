@@ -15,8 +15,6 @@ from tests.region_cases import OWN, REGIONS
 
 pytestmark = needs_nvrtc
 FN = "torch.nn.functional."
-GPU_ONLY = ("rows_cluster", "group_stream")
-"""The host target says that it cannot interpret them."""
 
 
 def readings(name: str) -> str | None:
@@ -28,8 +26,7 @@ def readings(name: str) -> str | None:
 
 def right_ones(name: str, dtype: torch.dtype) -> list[BuiltinKernel]:
     ending = readings(name)
-    kernels = [kernel for kernel in kernels_for(REGIONS[name](dtype).call) if not kernel.name.startswith(GPU_ONLY)]
-    return [kernel for kernel in kernels if (kernel.name.endswith(ending) if ending else not kernel.name.endswith(("plus_one", "pairs")))]
+    return [kernel for kernel in kernels_for(REGIONS[name](dtype).call) if (kernel.name.endswith(ending) if ending else not kernel.name.endswith(("plus_one", "pairs")))]
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -78,7 +75,8 @@ def _turn(positions: int, heads: int, kv: int, width: int, table: int) -> Call:
 
 
 LARGE = {
-    "group_stream": [_group(1, 512, 128, 128), _group(1, 512, 512, 512), _group(1, 256, 1024, 1024), _group(1, 128, 1024, 1024)],
+    "group_cluster": [_group(1, 512, 128, 128)],
+    "group_relay": [_group(1, 512, 256, 256), _group(1, 512, 512, 512), _group(1, 256, 1024, 1024), _group(1, 128, 1024, 1024)],
     "pointwise_dense": [_gate("gelu", 1, 512, 6144), _gate("gelu", 1, 1, 12288), _gate("silu", 1, 512, 14336), _gate("silu", 512, 512)],
     "add_norm": [_sum(512, 1536), _sum(1, 1536), _sum(512, 4096), _sum(512, 2048)],
     "rotary": [_turn(512, 32, 8, 128, 128), _turn(1, 32, 8, 128, 128), _turn(512, 16, 2, 256, 64)],
@@ -96,7 +94,7 @@ def test_regions_of_real_sizes_come_with_a_kernel_of_wide_accesses(first: str) -
         program = bound(kernel, call, settings[0])
         code = compile_program(program, kind="ptx", arch="sm_90").code.decode()
         assert compile_program(program, kind="cubin", arch="sm_90").code
-        assert first == "group_stream" or {"ld.global.v4", "ld.global.nc.v4", "ld.global.L1::no_allocate.v4"} & {
+        assert first.startswith("group_") or {"ld.global.v4", "ld.global.nc.v4", "ld.global.L1::no_allocate.v4"} & {
             word.rpartition(".")[0] for word in code.split() if word.startswith("ld.global")}, f"{first}: no access of 16 bytes"
         most = max(launch.grid[0] * launch.grid[1] * launch.block[0] for launch in program.launches)
-        assert most >= min(call.outputs[0].numel // 32, 132 * 256) or first == "group_stream", "threads for every multiprocessor"
+        assert most >= min(call.outputs[0].numel // 32, 132 * 256) or first.startswith("group_"), "threads for every multiprocessor"

@@ -10,6 +10,7 @@ from math import prod
 from msgspec import Struct
 
 from forge_tui.engine.builtin.families.axes import Axis, Step, even, layout_guards, offsets, product, steps_of
+from forge_tui.engine.builtin.families.groups import cluster_sizes, whole_groups
 from forge_tui.engine.builtin.families.layout import FLOATS, quoted
 from forge_tui.engine.builtin.families.elementwise import activation_of, after, after_function
 from forge_tui.engine.builtin.registry import Recipe, offers
@@ -26,12 +27,6 @@ CLUSTER_BYTES = 8 * 224 * 1024
 
 FLOAT32_EPS = "1.1920928955078125e-07"
 """rms_norm's eps when none is given: eager computes in float32 for every type here and takes float32's."""
-
-STREAM_NUMEL = 1 << 22
-"""Elements from which the cooperative group norm has tiles enough for every multiprocessor of a large device."""
-
-STREAM_GROUP = 1 << 23
-"""Most elements of a group for the cooperative group norm: what 132 multiprocessors hold of 16-bit values beside what comes next."""
 
 STREAM_BYTES = 8 << 20
 """Results smaller than this are no large part of an L2 of tens of MiB: hints on how to keep them are not worth a try."""
@@ -134,33 +129,15 @@ def group_norm(call: Call) -> Iterator[Recipe]:
     spatial = [Axis(a.size, a.now, a.steps | {"parameter": Step("0", 0)}) for a in axes[2:]]
     batch = Axis(axes[0].size, axes[0].now, axes[0].steps | {"parameter": Step("0", 0)})
     cols = _in_memory_order([channel, *spatial])
-    if source.contiguous and out.contiguous:
-        yield from _whole_groups(call, source, groups, parameters)
-    yield from recipes(RowWork(
+    whole = whole_groups(call, groups, parameters, _parameter_guards(call)) if source.contiguous and out.contiguous else ()
+    others = recipes(RowWork(
         input=source, out=out, rows=[batch, group], cols=cols, part="moments", state_floats=3,
         guards=(f"input.ndim == {source.ndim}", "input.shape[1] % num_groups == 0", *_parameter_guards(call)),
         parameters=parameters, scalars=("eps",), parameter_rows=[batch, group], parameter_cols=cols,
         after=activation_of(call.operator)))
-
-
-def _whole_groups(call: Call, source: TensorSpec, groups: int, parameters: dict[str, TensorSpec]) -> Iterator[Recipe]:
-    """Kernels that keep whole groups on the chip: contiguous tensors, one read and one write."""
-    words = {
-        "GUARD": quoted(["input.contiguous", "out.contiguous", "present(eps)", *_parameter_guards(call)]),
-        "PARAMETERS": "".join(f", const DTYPE_{name}* __restrict__ {name}" for name in parameters) + ", float eps",
-        "ARGS": "".join(f', "{name}"' for name in parameters) + ', { float = "eps" }',
-        "AFTER": after_function(activation_of(call.operator)),
-        "RESULT": "after(fmaf(x[i] - mean, scale, wb.y))" if "+" in call.operator else "fmaf(x[i] - mean, scale, wb.y)",
-        "WEIGHT": "forge::to_float(weight[i])" if "weight" in parameters else "1.f",
-        "BIAS": "forge::to_float(bias[i])" if "bias" in parameters else "0.f"}
-    rows, cols = source.shape[0] * groups, source.numel // max(source.shape[0] * groups, 1)
-    if cols >= 8192 and cols <= CLUSTER_BYTES // source.itemsize and source.numel >= LARGE and cols % 4096 == 0:
-        hints = "[0, 2, 1]" if source.numel * source.itemsize >= STREAM_BYTES else "[0]"
-        yield Recipe("group_cluster", "pipelining", "a cluster holds its group: moments by remote stores, weights fetched beside the data",
-                     {**words, "CLUSTER_TUNE": str(_cluster(rows, cols)), "STREAM_TUNE": hints})
-    if _streams(source, groups):
-        yield Recipe("group_stream", "pipelining", "cooperative rings of bulk copies: moments run ahead of results", words)
-        yield Recipe("group_relay", "pipelining", "tiles wait for their group's moments in shared memory, then in registers", words)
+    rows = source.shape[0] * groups
+    one_block = rows >= 264 and source.numel <= 32768 * rows        # many groups that one block holds in registers
+    yield from (*others, *whole) if one_block else (*whole, *others)
 
 
 def recipes(work: RowWork) -> Iterator[Recipe]:
@@ -180,7 +157,7 @@ def recipes(work: RowWork) -> Iterator[Recipe]:
                      values.of(ACROSS_TUNE=[32, 64, 16, 8, 128], DEPTH_TUNE=_depth(rows, cols), ROW_REACH=values.row_reach,
                                REACH=None, STREAM_TUNE=None, VEC_TUNE=None))
     cluster = Recipe("rows_cluster", "pipelining", "a cluster holds its row in shared memory by bulk copies: one read, one write",
-                     values.of(CLUSTER_TUNE=_cluster(rows, cols)))
+                     values.of(CLUSTER_TUNE=cluster_sizes(rows, cols)))
     if not values.along_columns and values.along_rows:
         yield columns
         yield stream
@@ -376,18 +353,6 @@ def _block(rows: int, cols: int, vec: int) -> list[int]:
 def _split(rows: int, cols: int) -> list[int]:
     """Slices of a row, best guess first: about two blocks for every multiprocessor of a large device, 2,048 elements at least."""
     return _nearest(max(2, min(264 // max(rows, 1), cols // 2048)), [2, 4, 8, 16, 32, 64, 128, 256])[:4]
-
-
-def _streams(source: TensorSpec, groups: int) -> bool:
-    """Whether some setting of the cooperative group norm fits: whole tiles, and turns enough between the blocks."""
-    plane, group = prod(source.shape[2:]), source.numel // max(source.shape[0] * groups, 1)
-    return (source.numel >= STREAM_NUMEL and plane % 1024 == 0 and group % 8192 == 0 and group <= STREAM_GROUP
-            and source.align >= 16 and source.shape[1] <= 2048 and source.shape[0] * groups <= 1024)
-
-
-def _cluster(rows: int, cols: int) -> list[int]:
-    """Blocks of a cluster, best guess first: enough of them to fill a large device."""
-    return [8, 4, 2] if rows * 8 <= 264 or cols >= 1 << 17 else [4, 8, 2] if rows * 4 <= 264 else [2, 4, 8]
 
 
 def _depth(rows: int, cols: int) -> list[int]:

@@ -16,16 +16,13 @@ group = "input.numel // max(groups, 1)" # elements of a group: contiguous
 plane = "input.numel // max(input.shape[0] * channels, 1)"
 pack = "16 // input.itemsize"           # elements of one access
 
+# CLUSTER blocks of a group, BLOCK threads, PIECES: bulk copies of a block; STREAM, stores that the L2 is to: 0 treat as usual, 1 let go
+# first.
 [tune]
-CLUSTER = @CLUSTER_TUNE@                # blocks of a cluster = of a group
-BLOCK = [256, 512, 128]
-PIECES = [4, 2, 8]                      # bulk copies of a block
-LATE = [0, 1, 2]
-LOADS = [0, 1]                          # loads that the L2 is to: 0 treat as usual, 1 let go first
-STREAM = @STREAM_TUNE@                  # stores that the L2 is to: 0 treat as usual, 1 let go first, 2 keep
+points = @POINTS@
 
 [require]
-call = [@GUARD@, "cc >= 90", "input.align >= 16", "out.itemsize == input.itemsize", "channels % num_groups == 0"]
+call = [@GUARD@, "cc >= 90", "input.align >= 16", "out.align >= 16", "out.itemsize == input.itemsize", "channels % num_groups == 0"]
 cluster = "CLUSTER <= max_cluster"
 whole = "group % (CLUSTER * PIECES * BLOCK * pack) == 0"
 one_channel = "plane % (BLOCK * pack) == 0"     # an access of the block lies inside one channel
@@ -52,7 +49,7 @@ args = ["input", "out"@ARGS@]
 */
 #include <forge.cuh>
 
-constexpr forge::cache KEEP = forge::store_hint(STREAM), READ = forge::store_hint(LOADS);
+constexpr forge::cache KEEP = forge::store_hint(STREAM);
 constexpr int WARPS = BLOCK / 32, PIECE = SHARE / PIECES, STEP = BLOCK * PACK, N = VECS * PACK;
 constexpr int ENTRIES = CLUSTER * WARPS, LANES = ENTRIES < 32 ? ENTRIES : 32, EACH = ENTRIES / LANES;
 @AFTER@
@@ -69,7 +66,7 @@ group_cluster(const DTYPE_input* __restrict__ input, DTYPE_out* __restrict__ out
     constexpr unsigned BYTES = PIECE * sizeof(DTYPE_input);
     const auto fetch = [&](int p) {
         forge::barrier_expect(full + p, BYTES);
-        forge::bulk_load<READ>(data + p * PIECE, input + first + p * PIECE, BYTES, full + p);
+        forge::bulk_load(data + p * PIECE, input + first + p * PIECE, BYTES, full + p);
     };
     if (tid == 0) {
         for (int p = 0; p < PIECES; ++p) forge::barrier_init(full + p, 1);

@@ -10,10 +10,10 @@ operator = "@OPERATOR@"
 #            take tile s - RING from its buffer into those registers, and have the buffer refilled.
 # So SLOTS - RING tiles are under way and RING + KEPT wait for the other blocks' moments. Time that waiting tiles can cover:
 # (RING + KEPT) tiles less what a block holds of one group. Measured for (1, 256, 1024, 1024) bfloat16: 5 us are needed, else the
-# memory idles once a group. Shared memory alone leaves 2 us there (16 MiB of 29 are the group itself); registers add 8.
+# memory idles once a group. Shared memory alone leaves 2 us there (16 MiB of 29 are the group itself); six tiles in registers add 6.
 # Lanes gather moments over all tiles of a group that their block has; then the block leaves one 64-bit word (mean, M2) in the
 # workspace. Zero, which its owner writes first, means "not there yet": no counter and no fence is needed, and only the
-# watchers, who read the words, wait for the grid's start. They hand (mean, rstd) to the other warps.
+# watcher, a warp that reads the words, waits for the grid's start. It hands (mean, rstd) to the other warps.
 # No deadlock: a warp that waits for group g has RING + KEPT tiles of moments behind it, and [require] makes that at least the
 # number of turns that a group's tiles span, so all of g's moments are already out or on their way.
 
@@ -24,25 +24,20 @@ group = "input.numel // max(groups, 1)" # elements of a group: contiguous
 plane = "input.numel // max(input.shape[0] * channels, 1)"
 pack = "16 // input.itemsize"           # elements of one access
 
+# WARPS that move tiles (one more watches), CHUNK elements of a warp's piece of a tile, SLOTS of a ring, RING and KEPT tiles that wait,
+# LOADS that the L2 is to: 0 treat as usual, 1 let go first; STREAM, stores that it is to: 0 treat as usual, 1 let go first, 2 keep.
 [tune]
-WARPS = [8, 16]
-CHUNK = [1024, 2048, 512]               # elements of a warp's piece of a tile
-SLOTS = [13, 6, 27]
-RING = [10, 4, 3, 8, 23]
-KEPT = [4, 6, 0, 2, 8]
-WATCH = [1]
-LOADS = [1, 0]                          # loads that the L2 is to: 0 treat as usual, 1 let go first
-STREAM = [1, 0, 2]                      # stores that the L2 is to: 0 treat as usual, 1 let go first, 2 keep
+points = @POINTS@
 
 [require]
-call = [@GUARD@, "cc >= 90", "input.align >= 16", "out.itemsize == input.itemsize", "channels % num_groups == 0"]
+call = [@GUARD@, "cc >= 90", "input.align >= 16", "out.align >= 16", "out.itemsize == input.itemsize", "channels % num_groups == 0"]
 whole = "group % (WARPS * CHUNK) == 0"
 one_channel = "plane % CHUNK == 0"      # a warp's chunk lies inside one channel
 no_deadlock = "RING + KEPT >= ceil_div(group // (WARPS * CHUNK) - 1, min(sm_count, input.numel // (WARPS * CHUNK))) and SLOTS > RING"
-registers = "KEPT * CHUNK * input.itemsize // 128 + CHUNK // 32 + 30 <= registers_per_sm // (align(WARPS + WATCH, 4) * 32)"
+registers = "KEPT * CHUNK * input.itemsize // 128 + CHUNK // 32 + 30 <= registers_per_sm // (align(WARPS + 1, 4) * 32)"
 words = "groups <= 1024"
 fits = "SLOTS * WARPS * CHUNK * input.itemsize + channels * 8 + WARPS * SLOTS * 8 + groups * 16 + (RING + KEPT + 2) * (WARPS * 8 + 8) <= max_shared"
-worth = "SLOTS * WARPS * CHUNK * input.itemsize * 3 >= max_shared"
+worth = "SLOTS * WARPS * CHUNK * input.itemsize * 2 >= max_shared"
 
 [define]
 CHANNELS = "channels"
@@ -63,7 +58,7 @@ shape = ["GROUPS", "WORDS"]
 kernel = "group_relay"
 cooperative = true
 grid = ["BLOCKS"]
-block = ["(WARPS + WATCH) * 32"]
+block = ["(WARPS + 1) * 32"]
 shared = "SLOTS * WARPS * CHUNK * input.itemsize + channels * 8 + WARPS * SLOTS * 8 + groups * 16 + (RING + KEPT + 2) * (WARPS * 8 + 8)"
 args = ["input", "partial", "out"@ARGS@]
 */
@@ -71,7 +66,7 @@ args = ["input", "partial", "out"@ARGS@]
 
 typedef unsigned long long u64;
 constexpr forge::cache KEEP = forge::store_hint(STREAM), READ = forge::store_hint(LOADS);
-constexpr int THREADS = (WARPS + WATCH) * 32, TILE = WARPS * CHUNK;
+constexpr int THREADS = (WARPS + 1) * 32, TILE = WARPS * CHUNK;
 constexpr int VECS = CHUNK / (32 * PACK), N = VECS * PACK;  // accesses and elements of a lane in a chunk
 constexpr int AROUND = KEPT > 0 ? KEPT : 1;                 // steps after which registers are used again
 constexpr int HOLD = RING + KEPT, NOTES = HOLD + 2;         // groups whose warp moments can be pending in a block
@@ -139,19 +134,15 @@ group_relay(const DTYPE_input* __restrict__ input, u64* __restrict__ partial, DT
     }
     __syncthreads();
 
-    if (warp >= WARPS) {                                    // ---- a watcher: every WATCH-th group of this block
+    if (warp == WARPS) {                                    // ---- the watcher: every group of this block in turn
         constexpr int K = (WORDS + 31) / 32;
         if (tid == WARPS * 32) forge::grid_wait(forge::grid_arrive());      // every block's words are zero or written
-        if constexpr (WATCH > 1) asm volatile("bar.sync 1, %0;" ::"n"(WATCH * 32) : "memory");
         __syncwarp();
-        int turn = WARPS, last = -1;
+        int last = -1;
         for (int s = 0; s < mine; ++s) {
             const int g = (int)(blockIdx.x + s * BLOCKS) / PER_GROUP;
             if (g == last) continue;
             last = g;
-            const bool ours = turn == warp;
-            turn = turn + 1 == WARPS + WATCH ? WARPS : turn + 1;
-            if (!ours) continue;
             const u64* p = partial + (size_t)g * WORDS + lane;
             u64 w[K];
 #pragma unroll
