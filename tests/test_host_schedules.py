@@ -90,3 +90,20 @@ def test_an_order_bug_shows_as_different_results() -> None:
     assert set(results(wrong, "first warp first")) == {3} and set(results(wrong, "last warp first")) == {0}
     for schedule in ("in step", "first warp first", "last warp first", "random 1", "random 2"):
         assert set(results(right, schedule)) == {3}, schedule
+
+
+WATCHER = """extern "C" __global__ void k(int* out, volatile int* flags) {
+  int t = threadIdx.x;
+  if (t >= 64) { for (;;) { bool missing = flags[t % 2] == 0; if (!missing) break; __nanosleep(64); }
+                 __syncwarp(); out[t - 64] = __shfl_sync(0xffffffffu, flags[t % 2], t % 32 ^ 1); return; }
+  #pragma unroll 1
+  for (int j = 0; j < (t < 32 ? 600 : 1); j++) __syncwarp();
+  if (t % 32 == 0) flags[t / 32] = t / 32 + 1; }"""
+
+
+@pytest.mark.parametrize("schedule", ["in step", "first warp first", "last warp first", "random 1"])
+def test_a_warp_some_of_whose_lanes_wait_for_another_warp_gives_it_its_turn(schedule: str) -> None:
+    target, out = HostTarget(budget=100_000), torch.zeros(32, dtype=torch.int32)
+    target.schedule = schedule
+    run(WATCHER, {"out": out}, launch("k", 1, 96, "out", "flags"), workspaces=(Workspace("flags", "int32", (2,), 0),), target=target)
+    assert out.tolist() == [2, 1] * 16

@@ -106,12 +106,22 @@ class Warpwise(Scheduler):
         return np.broadcast_to(self.machine.active(mask), (self.machine.threads, self.machine.blocks))
 
     def next_warp(self) -> tuple[int, NDArray[np.bool_]]:
-        """The first (or last) warp that can go on, in all blocks, at the lowest place where it can."""
+        """The first (or last) warp that can go on, in all blocks, at the lowest place where it can.
+
+        A warp that cannot meet because some of its lanes stand back leaves its turn to the others: they are who it waits for.
+        """
         there = {index: self.lanes(index) for index in sorted(self.pending)}
-        present = np.flatnonzero(np.logical_or.reduce([lanes.any(axis=1) for lanes in there.values()]))
-        warp = int((present[-1] if self.reverse else present[0]) // 32)
-        mine = [(index, lanes & (self.warp == warp)) for index, lanes in there.items() if lanes[32 * warp:32 * warp + 32].any()]
-        return next(((i, part) for i, part in mine if self.can(i, part)), mine[0])
+        present = np.flatnonzero(np.logical_or.reduce([lanes.any(axis=1) for lanes in there.values()])) // 32
+        warps = list(dict.fromkeys(int(warp) for warp in (present[::-1] if self.reverse else present)))
+        first: tuple[int, NDArray[np.bool_]] | None = None
+        for warp in warps if self.held else warps[:1]:
+            mine = [(index, lanes & (self.warp == warp)) for index, lanes in there.items() if lanes[32 * warp:32 * warp + 32].any()]
+            first = first or mine[0]
+            for index, part in mine:
+                if self.can(index, part):
+                    return index, part
+        assert first is not None
+        return first
 
     def by_chance(self) -> tuple[int, NDArray[np.bool_]]:
         """Some warps of some blocks at some place."""
