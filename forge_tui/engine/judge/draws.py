@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from forge_tui.engine.cards import Statistics
 from forge_tui.engine.judge import hardcases
-from forge_tui.engine.judge.memory import core, lay
+from forge_tui.engine.judge.memory import PIECE, by_pieces, core, lay
 from forge_tui.specs import Call, TensorSpec
 
 WEIGHT_NAMES = frozenset({"weight", "bias", "norm_weight", "norm_bias", "running_mean", "running_var"})
@@ -33,8 +33,6 @@ NAMES = ("like the captured", "fresh weights", "permuted", "one element changed"
 
 JITTER = 0.05
 """Standard deviation, relative, of what is added to resampled values, so that none is a captured one."""
-PIECE = 1 << 20
-"""Elements made at a time: indices and float64 temporaries of one piece are 8 MiB each."""
 SPIKE = 1000.0
 """The spike, in units of the largest captured magnitude."""
 
@@ -143,7 +141,7 @@ class Drawer:
             moved = (chosen.to(_wide(chosen)) * (1 + JITTER * noise)).to(chosen.dtype)
             return torch.where(moved.isfinite(), moved, chosen)
 
-        chosen = _by_pieces(source, piece)
+        chosen = by_pieces(source, piece)
         if statistics and statistics.sorted_last and source.dim():
             chosen = chosen.sort(-1).values
         return chosen
@@ -173,7 +171,7 @@ class Drawer:
         if name == "sign flipped":
             return -source
         kinds = {"signed zeros": _zeros, "denormals": _denormals}
-        return _by_pieces(source, lambda part: kinds.get(name, self._with_infinities)(part, generator))
+        return by_pieces(source, lambda part: kinds.get(name, self._with_infinities)(part, generator))
 
     def _with_infinities(self, source: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """A quarter of the elements infinite, of the signs this operator or its captured inputs know."""
@@ -209,19 +207,8 @@ def _finite(values: torch.Tensor) -> torch.Tensor:
     return values.nan_to_num(0.0, 0.0, 0.0)
 
 
-def _by_pieces(source: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """What `make` makes of the elements, so many at a time that its temporaries stay small; contiguous, shaped as `source`."""
-    flat = source.reshape(-1)
-    if flat.numel() <= PIECE:
-        return make(flat).reshape(source.shape)
-    made = torch.empty_like(flat)
-    for begin in range(0, flat.numel(), PIECE):
-        made[begin:begin + PIECE] = make(flat[begin:begin + PIECE])
-    return made.reshape(source.shape)
-
-
 def _times(source: torch.Tensor, factor: float) -> torch.Tensor:
-    return _by_pieces(source, lambda part: (part.to(_wide(part)) * factor).to(part.dtype))
+    return by_pieces(source, lambda part: (part.to(_wide(part)) * factor).to(part.dtype))
 
 
 def _largest(source: torch.Tensor) -> float:

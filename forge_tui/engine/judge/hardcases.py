@@ -10,6 +10,7 @@ import math
 
 import torch
 
+from forge_tui.engine.judge.memory import PIECE, by_pieces
 from forge_tui.specs import Call, Items
 
 NAMES = ("not a number", "masked row", "far from zero", "at the thresholds", "other weights")
@@ -100,10 +101,18 @@ def _with_masked_row(source: torch.Tensor, dim: int, generator: torch.Generator)
 
 
 def _far(source: torch.Tensor) -> torch.Tensor:
-    finite = source.to(torch.float32).nan_to_num(0.0, 0.0, 0.0)
-    spread = float(finite.std()) if finite.numel() > 1 else 1.0
-    moved = FAR * (spread or 1.0)
-    return (source.to(torch.float64) + moved).to(source.dtype) if math.isfinite(moved) else source
+    moved = FAR * (_spread(source) or 1.0)
+    return by_pieces(source, lambda part: (part.to(torch.float64) + moved).to(part.dtype)) if math.isfinite(moved) else source
+
+
+def _spread(source: torch.Tensor) -> float:
+    """Standard deviation, what is not finite taken as 0."""
+    total = squares = 0.0
+    for part in source.reshape(-1).split(PIECE):
+        wide = part.to(torch.float64).nan_to_num(0.0, 0.0, 0.0)
+        total, squares = total + float(wide.sum()), squares + float((wide * wide).sum())
+    mean = total / max(1, source.numel())
+    return math.sqrt(max(0.0, squares / max(1, source.numel()) - mean * mean))
 
 
 def _at_thresholds(call: Call, source: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -111,14 +120,20 @@ def _at_thresholds(call: Call, source: torch.Tensor, generator: torch.Generator)
     flat = [item for value in call.arguments.values() for item in (value.items if isinstance(value, Items) else (value,))]
     numbers = {float(item) for item in flat if isinstance(item, (int, float)) and not isinstance(item, bool)}
     pool = torch.tensor(sorted({-1.0, 0.0, 1.0} | {item for item in numbers if abs(item) < 1e4}), device=source.device)
-    chosen = torch.randint(0, pool.numel(), source.shape, generator=generator, device=source.device)
-    return pool[chosen].to(source.dtype)
+
+    def piece(part: torch.Tensor) -> torch.Tensor:
+        return pool[torch.randint(0, pool.numel(), part.shape, generator=generator, device=part.device)].to(part.dtype)
+
+    return by_pieces(source, piece)
 
 
 def _other_weights(tensor: str, source: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Weights as training might leave them: ones are no longer ones, zeros no longer zeros. Variances stay positive."""
-    wide = source.to(torch.float32)
-    scale = float(wide.abs().mean()) or 1.0
-    noise = torch.randn(source.shape, generator=generator, device=source.device)
-    moved = wide * (1 + WEIGHT_SPREAD * noise).abs() if tensor == "running_var" else wide + WEIGHT_SPREAD * scale * noise
-    return moved.to(source.dtype)
+    total = sum(float(part.to(torch.float64).abs().sum()) for part in source.reshape(-1).split(PIECE))
+    scale = total / max(1, source.numel()) or 1.0
+
+    def piece(part: torch.Tensor) -> torch.Tensor:
+        wide, noise = part.to(torch.float32), torch.randn(part.shape, generator=generator, device=part.device)
+        return (wide * (1 + WEIGHT_SPREAD * noise).abs() if tensor == "running_var" else wide + WEIGHT_SPREAD * scale * noise).to(part.dtype)
+
+    return by_pieces(source, piece)

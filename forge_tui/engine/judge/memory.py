@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -18,6 +18,8 @@ GUARD = 4096
 ALIGN = 256
 """What kernel files may assume of outputs and workspaces."""
 
+PIECE = 1 << 20
+"""Elements made at a time: indices and float64 temporaries of one piece are 8 MiB each."""
 
 SMALL_STEP, LARGE_STEP, LARGE_BYTES = 512, 2 << 20, 1 << 20
 """Where torch's CUDA allocator begins tensors: small ones at multiples of 512 bytes, larger ones in segments of whole 2 MiB pages
@@ -337,3 +339,14 @@ def to_device(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
             core(moved).copy_(core(tensor))
         return moved
     return tensor.to(device)
+
+
+def by_pieces(source: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """What `make` makes of the elements, so many at a time that its temporaries stay small; contiguous, shaped as `source`."""
+    flat = source.reshape(-1)
+    if flat.numel() <= PIECE:
+        return make(flat).reshape(source.shape)
+    made = torch.empty_like(flat)
+    for begin in range(0, flat.numel(), PIECE):
+        made[begin:begin + PIECE] = make(flat[begin:begin + PIECE])
+    return made.reshape(source.shape)

@@ -95,10 +95,11 @@ class Trial:
         return replace(check, inputs=inputs), report
 
     def _fingerprint(self, values: dict[str, torch.Tensor]) -> str:
-        """Every setting runs on the same sample, which nothing writes to: its bits are looked at once."""
-        if self._marked is None or self._marked[0] is not values:
+        """Every setting runs on the same sample, the first that is run, which nothing writes to: its bits are looked at once. Draws are
+        not held."""
+        if self._marked is None:
             self._marked = values, fingerprint(values)
-        return self._marked[1]
+        return self._marked[1] if self._marked[0] is values else fingerprint(values)
 
     def _run(self, name: str, program: Program, image: Image, values: dict[str, torch.Tensor],
              own: tuple[torch.Tensor, ...], elsewhere: bool) -> tuple[Check, RunReport]:
