@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.results import FOLDER, header, store
+from benchmarks.results import FOLDER, earlier, header, store
 from benchmarks.zoo import MODELS
 from forge_tui.cuda.target import open_target
 
@@ -102,20 +102,11 @@ def main() -> int:
     for name in options.names or [name for name in MODELS if "qwen" not in name]:
         print(f"== {name}", file=sys.stderr, flush=True)
         found[name] = {key: value for key, value in header("models").items() if key in ("command", "date")} | measure(name, options)
-        path = store("models", target.facts, {"models": {**_earlier(options.out, target.facts.name), **found}}, options.out)
+        path = store("models", target.facts, {"models": earlier("models", target.facts).get("models", {}) | found}, options.out)
     print(path)
     if torch.cuda.is_available():
         print(torch.cuda.get_device_name())
     return 0
-
-
-def _earlier(folder: Path, device: str) -> dict[str, Any]:
-    """Models measured before on this device: one process may have time for a few only."""
-    for path in folder.glob("models-*.json"):
-        document = json.loads(path.read_text())
-        if document["device"]["name"] == device:
-            return document["models"]
-    return {}
 
 
 if __name__ == "__main__":

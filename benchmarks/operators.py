@@ -22,7 +22,7 @@ import msgspec
 import torch
 
 from benchmarks.cases import case
-from benchmarks.results import store
+from benchmarks.results import about, earlier, header, store
 from benchmarks.workloads import WORKLOADS, Workload
 from forge_tui.cuda.compile import compile_program
 from forge_tui.cuda.faults import CandidateFault
@@ -59,7 +59,7 @@ class Candidate:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="*", help="pattern over `MODEL OPERATOR DTYPE SHAPE`")
+    parser.add_argument("--only", default="*", help="pattern over `MODEL OPERATOR DTYPE SHAPE`; the other rows stay as they were measured before")
     parser.add_argument("--points", type=int, default=16, help="most tuning points of a kernel")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--out", type=Path, default=None, help="folder for the JSON file; default: benchmarks/results")
@@ -71,14 +71,18 @@ def main() -> None:
     candidates = [found for item in chosen for found in candidates_of(item, target, options.points)]
     seconds = build_all(candidates, f"sm_{target.facts.cc}")
     print(f"{len(candidates)} candidates of {len(chosen)} workloads and their torch.compile baselines built in {seconds:.1f} s", flush=True)
-    rows: list[dict[str, Any]] = []
+    before = earlier("operators", target.facts)
+    known = {(row["model"], row["workload"]): {"measured": about(before), **row} for row in before.get("rows", [])}
+    now = about(header("operators"))
     for number, item in enumerate(chosen):
         if options.seconds and time.monotonic() - started > options.seconds:
             print(f"stopped before {len(chosen) - number} workloads: --seconds is over", flush=True)
             break
-        rows.append(measure(item, [found for found in candidates if found.workload is item], target, options.seed))
-        print(line(rows[-1]), flush=True)
+        row = measure(item, [found for found in candidates if found.workload is item], target, options.seed)
+        known[item.model, item.label] = {**row, "measured": now}
+        print(line(row), flush=True)
         torch.cuda.empty_cache()
+        rows = [known[key] for every in WORKLOADS if (key := (every.model, every.label)) in known]
         path = store("operators", target.facts, {"rows": rows}, options.out)
     print(f"stored in {path}")
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.cases import case
-from benchmarks.results import store
+from benchmarks.results import about, earlier, header, store
 from benchmarks.workloads import WORKLOADS, Workload
 from forge_tui.cuda.gpu import GpuTarget
 from forge_tui.cuda.statistics import is_gain
@@ -32,8 +32,8 @@ LABELS = ("softmax bf16 (1, 8, 2048, 2048)", "group_norm bf16 (1, 512, 256, 256)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--selves", type=int, default=20, help="comparisons of a kernel with itself, an operator")
-    parser.add_argument("--processes", type=int, default=5)
+    parser.add_argument("--selves", type=int, default=20, help="comparisons of a kernel with itself, an operator; 0: keep those measured before")
+    parser.add_argument("--processes", type=int, default=5, help="fresh processes; 0: keep what was measured before")
     parser.add_argument("--one", default="", help="time the winner of this workload once and print the ratio (used by itself)")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
@@ -41,14 +41,20 @@ def main() -> None:
     if options.one:
         print(json.dumps(winner(target, options.one)))
         return
-    body: dict[str, Any] = {"selves": [against_itself(target, label, options.selves) for label in LABELS]}
-    gains = sum(item["gains"] for item in body["selves"])
-    total = sum(item["comparisons"] for item in body["selves"])
-    print(f"a kernel against itself: no gain in {total - gains} of {total}")
-    body["processes"] = [spread(label, options.processes) for label in LABELS[:1]] if options.processes else []
-    for item in body["processes"]:
-        print(f"{item['workload']}: ratios {', '.join(f'{ratio:.3f}' for ratio in item['ratios'])}; spread {item['spread']:.1%}")
-    print(f"stored in {store('repeatability', target.facts, body, options.out)}")
+    before = earlier("repeatability", target.facts)
+    body: dict[str, Any] = {key: before[key] for key in ("selves", "processes") if key in before}
+    measured = {key: before.get("measured", {}).get(key) or about(before) for key in body}
+    if options.selves:
+        body["selves"] = [against_itself(target, label, options.selves) for label in LABELS]
+        gains, total = (sum(item[word] for item in body["selves"]) for word in ("gains", "comparisons"))
+        print(f"a kernel against itself: no gain in {total - gains} of {total}")
+    if options.processes:
+        body["processes"] = [spread(label, options.processes) for label in LABELS[:1]]
+        for item in body["processes"]:
+            print(f"{item['workload']}: ratios {', '.join(f'{ratio:.3f}' for ratio in item['ratios'])}; spread {item['spread']:.1%}")
+    now = about(header("repeatability"))
+    measured |= {key: now for key, wanted in (("selves", options.selves), ("processes", options.processes)) if wanted}
+    print(f"stored in {store('repeatability', target.facts, {**body, 'measured': measured}, options.out)}")
 
 
 def workload(label: str) -> Workload:

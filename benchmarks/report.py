@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,9 @@ def _operators(document: dict[str, Any]) -> list[str]:
         over = f"{timing['baseline']} {timing['baseline_us']:.1f}" + ("" if row.get("compile_baseline") != "not measured" else " *")
         lines.append(f"| {row['model']} | {row['workload']} | {timing['us']:.1f} | {timing['speedup']:.2f} [{low:.2f}, {high:.2f}] | {over} | "
                      f"{row['share_of_ceiling']:.0%} | {row['best']} |")
+    times = Counter(row["measured"] for row in document["rows"] if "measured" in row)
+    if len(times) > 1:
+        lines += ["", f"Measured by {'; '.join(f'`{command}` ({count} rows)' for command, count in times.items())}."]
     if any(row.get("compile_baseline") == "not measured" for row in document["rows"]):
         lines += ["", "\\* torch.compile was not measured on this row."]
     return lines
@@ -79,8 +83,11 @@ def _turnaround(document: dict[str, Any]) -> list[str]:
 def _repeatability(document: dict[str, Any]) -> list[str]:
     lines = ["| a kernel against itself | comparisons | called faster |", "|---|---|---|"]
     lines += [f"| {item['workload']} | {item['comparisons']} | {item['gains']} |" for item in document["selves"]]
+    if "measured" in document:
+        lines += ["", f"Measured by `{document['measured']['selves']}`."]
     for item in document["processes"]:
-        lines.append(f"\nThe same winner in fresh processes, {item['workload']}: spread of the ratio {item['spread']:.1%}.")
+        lines.append(f"\nThe same winner in fresh processes, {item['workload']}: spread of the ratio {item['spread']:.1%} over {len(item['ratios'])}"
+                     + (f" (`{document['measured']['processes']}`)." if "measured" in document else "."))
     return lines
 
 

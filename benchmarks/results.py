@@ -36,6 +36,22 @@ def write(path: Path, document: dict[str, Any]) -> Path:
     return path
 
 
+def about(document: dict[str, Any]) -> str:
+    """The command and the day, for parts of a document that were not measured together."""
+    return f"{document['command']}, {document['date'][:10]}"
+
+
+def device_name(facts: DeviceFacts) -> str:
+    """As file names have it."""
+    return re.sub(r"[^a-z0-9]+", "-", facts.name.lower()).strip("-")
+
+
+def earlier(name: str, facts: DeviceFacts) -> dict[str, Any]:
+    """The document of a benchmark that is there for this device; empty where there is none."""
+    path = FOLDER / f"{name}-{device_name(facts)}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def store(name: str, facts: DeviceFacts, body: dict[str, Any], folder: Path | None = None, *, part: str = "") -> Path:
     """What was measured on a GPU: `results/NAME-DEVICE.json`, or `NAME-PART-DEVICE.json`; returns its path.
 
@@ -49,5 +65,4 @@ def store(name: str, facts: DeviceFacts, body: dict[str, Any], folder: Path | No
     document["versions"] |= {"cuda": torch.version.cuda, "nvrtc": compiler_facts().nvrtc_version}
     document["device"] = {"name": facts.name, "architecture": f"sm_{facts.cc}", "sm_count": facts.sm_count,
                           "copy_bytes_per_s": facts.copy_bytes_per_s, "launch_us": facts.launch_us}
-    device = re.sub(r"[^a-z0-9]+", "-", facts.name.lower()).strip("-")
-    return write((folder or FOLDER) / f"{'-'.join(filter(None, (name, part, device)))}.json", {**document, **body})
+    return write((folder or FOLDER) / f"{'-'.join(filter(None, (name, part, device_name(facts))))}.json", {**document, **body})

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.cases import case
-from benchmarks.results import store
+from benchmarks.results import earlier, header, store
 from benchmarks.workloads import WORKLOADS, Workload
 from forge_tui.cuda.program import Image, Program
 from forge_tui.cuda.target import Target, open_target
@@ -117,8 +117,10 @@ def main() -> None:
     for item in body["judgement"]:
         print(f"judged {item['kernel']}: {item['outcome']} in {item['seconds']:.2f} s, {item['points']} settings, "
               f"device held {item['held_s']:.2f} s, {item['us'] or 0:.1f} us a call ({item['run']})")
-    if not options.no_extension:
-        body["extension"] = extension(target)
+    if options.no_extension:
+        body |= {key: value for key, value in earlier("turnaround", target.facts).items() if key == "extension"}
+    else:
+        body["extension"] = extension(target) | {"command": header("turnaround")["command"]}
         print(f"the same small kernel: {body['extension']['forge_s'] * 1e3:.0f} ms here, "
               f"{body['extension']['extension_s']:.1f} s as a torch extension")
     print(f"stored in {store('turnaround', target.facts, body, options.out)}")
