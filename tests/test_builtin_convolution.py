@@ -15,7 +15,7 @@ from forge_tui.cuda.device import H200
 from forge_tui.engine.builtin.catalog import kernels_for
 from forge_tui.engine.builtin.families.convolution import CONV, NORM
 from forge_tui.engine.builtin.families.elementwise import SIMPLE
-from forge_tui.engine.builtin.families.tiles import Product, Tiles, best_tiles
+from forge_tui.engine.builtin.families.tiles import Tiles
 from forge_tui.engine.operators import describe
 from forge_tui.specs import Call, Items, TensorSpec
 from tests.kernels import FLOATS, Sample, bound, draw, parsed, run, settings_of
@@ -179,10 +179,8 @@ def test_all_settings_of_all_layers_are_legal() -> None:
     for batch in (1, 32):
         for layer in LAYERS.values():
             call = _layer(*layer, batch=batch)
-            channels, out, size, kernel, stride = layer
-            columns = batch * ((size - 1) // stride + 1) ** 2
-            offered = best_tiles(Product(out, columns, channels * kernel**2, 4, kernel == stride == 1), 12)
-            assert settings_of(kernels_for(call)[0], call) == [dict(tiles.items()) for tiles in offered] and len(offered) >= 6
+            (kernel,) = kernels_for(call)
+            assert len(settings_of(kernel, call)) == kernel.text.count("{ TILE_M =") == 12
 
 
 def test_every_activation_of_the_norms_may_follow() -> None:

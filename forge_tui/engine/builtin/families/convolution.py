@@ -39,8 +39,10 @@ def convolution(call: Call) -> Iterator[Recipe]:
               *(f"{name}.numel > 0 and {name}.numel <= 2147483647" for name in ("input", "weight", "out")), "cc >= 90"]
     guards += [f"present({name})" if name in names else f"not present({name})" for name in ("bias", *(STATISTICS if normed else ()))]
     stride, padding = pairs["stride"], pairs["padding"]
-    work = Product(filters.shape[0], source.shape[0] * prod(out.shape[2:]), prod(filters.shape[1:]), source.itemsize,
-                   plain=filters.shape[2:] == (1, 1) and stride.now == (1, 1) and padding.now == (0, 0))
+    pixels = prod(out.shape[2:])
+    plain = filters.shape[2:] == (1, 1) and stride.now == (1, 1) and padding.now == (0, 0)
+    vector = next(n for n in (16 // source.itemsize, 4 // source.itemsize, 1) if pixels % n == 0) if plain else 1
+    work = Product(filters.shape[0], source.shape[0] * pixels, prod(filters.shape[1:]), source.itemsize, plain, vector)
     yield Recipe("conv_mma", "fusion" if normed else "tiling", "implicit matrix product on the tensor cores, the depth shared by a cluster", {
         "GUARD": quoted(guards + ["not training"] * normed),
         "STRIDE_H": stride.text[0], "STRIDE_W": stride.text[-1], "PAD_H": padding.text[0], "PAD_W": padding.text[-1],

@@ -16,18 +16,25 @@ HALF_SHARED_BYTES = 110 << 10
 THREADS = 2048
 PRODUCTS_A_CYCLE = {4: 512, 2: 1024}
 """Products of one multiprocessor by bytes of an element: tf32 and half types through `mma.sync`, about half the peak."""
-START_CYCLES, STAGE_CYCLES, SPLIT_CYCLES = 2500, 150, 1200
-"""From a block's start to its first stage and from its last one to the end; a barrier and its copies; a cluster's sum."""
+START_CYCLES, STAGE_CYCLES, SPLIT_CYCLES, SHARE_CYCLES = 2500, 100, 600, 60
+"""From a block's start to its first stage and from its last one to the end; a barrier; a cluster's sum, and each block's part in it."""
+MEMORY_CYCLES = 900
+"""From a copy's start to its end, hidden behind the stages in flight."""
+ALONE_RATE, FULL_RATE = 0.5, 0.8
+"""Instructions a cycle of one scheduler: of a single warp, and of many."""
 
 
 class Product(Struct, frozen=True):
-    """rows x columns results, each a sum of depth products; `plain`: columns lie side by side in memory."""
+    """rows x columns results, each a sum of depth products."""
 
     rows: int
     columns: int
     depth: int
     itemsize: int
     plain: bool
+    """Whether columns lie side by side in memory."""
+    vector: int = 1
+    """Elements of one copy of them."""
 
 
 class Tiles(Struct, frozen=True):
@@ -88,24 +95,29 @@ def cycles(work: Product, tiles: Tiles) -> float:
     waves = ceil(blocks / (MULTIPROCESSORS * resident))
     together = min(resident, ceil(blocks / MULTIPROCESSORS))
     steps = ceil(ceil(work.depth / tiles.TILE_K) / tiles.SPLIT)
-    block = steps * max(_alone(work, tiles), together * _shared(work, tiles))
-    return waves * (START_CYCLES + block + SPLIT_CYCLES * (tiles.SPLIT > 1))
+    block = max(steps * max(_alone(work, tiles), together * _shared(work, tiles)), (steps - 1) / (tiles.STAGES - 1) * MEMORY_CYCLES)
+    return waves * (START_CYCLES + block + (SPLIT_CYCLES + SHARE_CYCLES * tiles.SPLIT) * (tiles.SPLIT > 1))
+
+
+def _instructions(work: Product, tiles: Tiles) -> float:
+    """What a warp issues for a stage, counted in the machine code."""
+    threads, words = tiles.WARPS_M * tiles.WARPS_N * 32, 16 // work.itemsize
+    frags_m, frags_n = tiles.TILE_M // tiles.WARPS_M // 16, tiles.TILE_N // tiles.WARPS_N // 8
+    if work.itemsize == 4:                                  # a fragment's number is loaded and split by four instructions
+        products = (3 * frags_m * frags_n + 4 * (4 * frags_m + 2 * frags_n)) * tiles.TILE_K / 8 + 4 * frags_m * frags_n
+    else:
+        products = (frags_m * frags_n + frags_m + frags_n) * tiles.TILE_K / 16
+    narrow = work.vector * work.itemsize < 4                # loaded and stored, not copied
+    copies = tiles.TILE_K * tiles.TILE_N / work.vector / threads * (2 + 3 * (not work.plain) + 3 * narrow)
+    return products + copies + tiles.TILE_M * tiles.TILE_K / words / threads * 3 + 50
 
 
 def _alone(work: Product, tiles: Tiles) -> float:
-    """Cycles of a stage in a block that has the multiprocessor to itself: its chain of dependent products and its barrier."""
-    return STAGE_CYCLES + (tiles.TILE_K / 8 * 90 if work.itemsize == 4 else tiles.TILE_K / 16 * 60)
+    """Cycles of a stage in a block that has the multiprocessor to itself."""
+    return STAGE_CYCLES + _instructions(work, tiles) / ALONE_RATE
 
 
 def _shared(work: Product, tiles: Tiles) -> float:
-    """Cycles of a stage that no other block can use: tensor cores, issue slots of the copies, and of the fragments."""
-    warps = tiles.WARPS_M * tiles.WARPS_N
+    """Cycles of a stage that no other block can use: of the tensor cores, or of the four schedulers."""
     products = tiles.TILE_M * tiles.TILE_N * tiles.TILE_K * (3 if work.itemsize == 4 else 1) / PRODUCTS_A_CYCLE[work.itemsize]
-    wide = 16 // work.itemsize
-    copies = tiles.TILE_K * tiles.TILE_N * (6 / wide if work.plain else 16) / 32 / 4 + tiles.TILE_M * tiles.TILE_K * 10 / wide / 32 / 4
-    frags_m, frags_n = tiles.TILE_M // tiles.WARPS_M // 16, tiles.TILE_N // tiles.WARPS_N // 8
-    if work.itemsize == 4:
-        fragments = (frags_m * 4 + frags_n * 2) * 6 * tiles.TILE_K / 8 * warps / 4
-    else:
-        fragments = (frags_m + frags_n) * 2 * tiles.TILE_K / 16 * warps / 4
-    return max(products, copies + fragments) + 0.3 * min(products, copies + fragments)
+    return max(products, tiles.WARPS_M * tiles.WARPS_N * _instructions(work, tiles) / 4 / FULL_RATE)

@@ -28,9 +28,12 @@ points = [
 
 [require]
 call = [@GUARD@]
-warps = "TILE_M % (16 * WARPS_M) == 0 and TILE_N % (8 * WARPS_N) == 0 and WARPS_M * WARPS_N * 32 % TILE_N == 0"
+image = "channels * input.shape[2] * input.shape[3] * input.itemsize <= 2147483647"
+pairs = "plain == 1 or TILE_K * TILE_N % (WARPS_M * WARPS_N * 64) == 0"
+bits = "ROW_BITS + COLUMN_BITS <= 30"
+warps = "TILE_M % (16 * WARPS_M) == 0 and TILE_N % (8 * WARPS_N) == 0 and WARPS_M * WARPS_N * 32 % TILE_N == 0 and WARPS_M * WARPS_N * 32 % TILE_K == 0"
 split = "SPLIT <= max_cluster and TILE_M % SPLIT == 0 and (SPLIT - 1) * STEPS < ceil_div(depth, TILE_K)"
-fits = "SHARED <= max_shared - 2048"
+fits = "SHARED <= max_shared - 4096"
 
 [define]
 CHANNELS = "channels"
@@ -41,6 +44,9 @@ OUT_W = "out.shape[3]"
 PIXELS = "pixels"
 COLUMNS = "columns"
 KERNEL_W = "weight.shape[3]"
+PLAIN = "plain"
+ROW_BITS = "weight.shape[2] if @PAD_H@ > 0 else 0"      # whose taps padding can hide
+COLUMN_BITS = "weight.shape[3] if @PAD_W@ > 0 else 0"
 TAPS = "taps"
 DEPTH = "depth"
 STRIDE_H = "@STRIDE_H@"
@@ -68,9 +74,9 @@ args = ["input", "weight", "out"@ARGS@]
 typedef DTYPE_input element;
 constexpr int THREADS = WARPS_M * WARPS_N * 32, SIZE = sizeof(element);
 constexpr int WARP_M = TILE_M / WARPS_M, WARP_N = TILE_N / WARPS_N, FRAGS_M = WARP_M / 16, FRAGS_N = WARP_N / 8;
-constexpr int FILTER_ACROSS = TILE_K / FILTER_VEC, INPUT_ACROSS = TILE_N / INPUT_VEC;       // accesses of a row of a stage
-constexpr int FILTER_COUNT = (TILE_M * FILTER_ACROSS + THREADS - 1) / THREADS;             // of a thread
-constexpr int INPUT_COUNT = (TILE_K * INPUT_ACROSS + THREADS - 1) / THREADS, INPUT_DOWN = THREADS / INPUT_ACROSS;
+constexpr int FILTER_ACROSS = TILE_K / FILTER_VEC, FILTER_DOWN = THREADS / FILTER_ACROSS;  // accesses of a row of a stage; rows at once
+constexpr int INPUT_ACROSS = TILE_N / INPUT_VEC, INPUT_DOWN = THREADS / INPUT_ACROSS;
+constexpr int FILTER_COUNT = (TILE_M + FILTER_DOWN - 1) / FILTER_DOWN, INPUT_COUNT = (TILE_K + INPUT_DOWN - 1) / INPUT_DOWN;  // of a thread
 constexpr bool FILTER_ASYNC = FILTER_VEC * SIZE >= 4, INPUT_ASYNC = INPUT_VEC * SIZE >= 4;  // cp.async moves 4 bytes at the least
 constexpr int ROWS = TILE_M / SPLIT;                                                       // of the tile, that a block finishes
 
@@ -93,60 +99,93 @@ template <int bytes> FORGE_FN void copy_or_zero(void* shared, const void* global
                      ::"r"(forge::shared_address(shared)), "l"(global), "n"(bytes), "r"(from) : "memory");
 }
 
-// One thread's share of every stage. `begin` starts copies, or loads what is too narrow for them; `end` stores the latter.
+// Where the input that belongs to a place of the depth lies, in bytes from a pixel's first tap on, and what must not be missing for it to be
+// there: bits for the tap's row and column, where padding can hide them, and for the pixel itself.
+constexpr unsigned NO_PIXEL = 1u << 30, NO_DEPTH = 1u << 31;
+FORGE_FN int2 place_of(int k) {
+    const int channel = k / TAPS, tap = k % TAPS, dy = tap / KERNEL_W, dx = tap % KERNEL_W;
+    const unsigned needs = NO_PIXEL | (ROW_BITS ? 1u << dy : 0u) | (COLUMN_BITS ? 1u << (ROW_BITS + dx) : 0u);
+    return k < DEPTH ? make_int2((channel * (IN_H * IN_W) + dy * IN_W + dx) * SIZE, (int)needs) : make_int2(0, (int)NO_DEPTH);
+}
+
+// One thread's share of every stage. `begin` starts copies, or loads what is too narrow for them; `end` stores the latter. Where nothing
+// is, zeros come to shared memory and no address is read.
 struct feed {
-    const element *filter, *image;          // the tile's first row; this thread's first pixel under the first tap (may lie outside)
-    int rows, y, x, column, down;           // rows there are; the place of that tap; this thread's column and first row of the input
-    bool inside;                            // whether there is such a pixel
+    const element *filter, *image;          // this thread's first of the filter; its pixel under the first tap, which may lie outside
+    int rows, row, col, column, down;       // filter rows there are; its first row and its column in a stage of the filter, and of the input
+    unsigned missing;                       // see place_of
     element narrow_filter[FILTER_ASYNC ? 1 : FILTER_COUNT], narrow_input[INPUT_ASYNC ? 1 : INPUT_COUNT];
 
-    FORGE_FN feed(const element* weight, const element* input, int row, int first) {
-        filter = weight + (long long)row * DEPTH;
-        rows = OUT_CHANNELS - row;
+    FORGE_FN feed(const element* weight, const element* input, int tile_row, int first) {
+        row = threadIdx.x / FILTER_ACROSS;
+        col = threadIdx.x % FILTER_ACROSS * FILTER_VEC;
+        rows = OUT_CHANNELS - tile_row;
+        filter = weight + ((long long)(tile_row + row) * DEPTH + col);
         column = threadIdx.x % INPUT_ACROSS * INPUT_VEC;
         down = threadIdx.x / INPUT_ACROSS;
-        inside = first + column < COLUMNS;
+        const bool inside = first + column < COLUMNS;
         const int n = inside ? first + column : 0, pixel = n % PIXELS;
-        y = pixel / OUT_W * STRIDE_H - PAD_H;
-        x = pixel % OUT_W * STRIDE_W - PAD_W;
+        const int y = pixel / OUT_W * STRIDE_H - PAD_H, x = pixel % OUT_W * STRIDE_W - PAD_W;
         image = input + ((long long)(n / PIXELS) * (CHANNELS * IN_H * IN_W) + y * IN_W + x);
+        missing = NO_DEPTH | (inside ? 0u : NO_PIXEL);
+#pragma unroll
+        for (int i = 0; i < ROW_BITS; ++i) missing |= (unsigned)(y + i) < IN_H ? 0u : 1u << i;
+#pragma unroll
+        for (int i = 0; i < COLUMN_BITS; ++i) missing |= (unsigned)(x + i) < IN_W ? 0u : 1u << (ROW_BITS + i);
     }
-    FORGE_FN void begin(element* stage, int k0) {
+    FORGE_FN void begin(element* stage, int k0, const int2* places) {
+        const bool deep = DEPTH % TILE_K == 0 || k0 + col < DEPTH;
+        element* to = stage + row * FILTER_PITCH + col;
 #pragma unroll
         for (int i = 0; i < FILTER_COUNT; ++i) {
-            const int e = i * THREADS + threadIdx.x, row = e / FILTER_ACROSS, col = e % FILTER_ACROSS * FILTER_VEC;
-            const bool there = row < rows && k0 + col < DEPTH;
-            const element* from = filter + (row * DEPTH + k0 + col);        // not read where nothing is there
-            if (TILE_M * FILTER_ACROSS % THREADS == 0 || row < TILE_M) {
-                if constexpr (FILTER_ASYNC) copy_or_zero<FILTER_VEC * SIZE>(stage + row * FILTER_PITCH + col, from, there);
+            const bool there = deep && (OUT_CHANNELS % TILE_M == 0 || i * FILTER_DOWN + row < rows);
+            const element* from = filter + k0 + i * FILTER_DOWN * DEPTH;
+            if (TILE_M % FILTER_DOWN == 0 || i * FILTER_DOWN + row < TILE_M) {
+                if constexpr (FILTER_ASYNC) copy_or_zero<FILTER_VEC * SIZE>(to + i * FILTER_DOWN * FILTER_PITCH, from, there);
                 else narrow_filter[i] = there ? *from : element(0.f);
             }
         }
-        stage += TILE_M * FILTER_PITCH + column;
+        to = stage + TILE_M * FILTER_PITCH + column;
+        if constexpr (PLAIN) {
+            const element* from = image + (long long)(k0 + down) * (IN_H * IN_W);
 #pragma unroll
-        for (int i = 0; i < INPUT_COUNT; ++i) {
-            const int row = i * INPUT_DOWN + down, k = k0 + row, channel = k / TAPS, tap = k % TAPS;
-            const int dy = tap / KERNEL_W, dx = tap % KERNEL_W;
-            const bool there = inside && k < DEPTH && (PAD_H == 0 || (unsigned)(y + dy) < IN_H) && (PAD_W == 0 || (unsigned)(x + dx) < IN_W);
-            const element* from = image + (channel * (IN_H * IN_W) + dy * IN_W + dx);
-            if (TILE_K % INPUT_DOWN == 0 || row < TILE_K) {
-                if constexpr (INPUT_ASYNC) copy_or_zero<INPUT_VEC * SIZE>(stage + row * INPUT_PITCH, from, there);
-                else narrow_input[i] = there ? *from : element(0.f);
+            for (int i = 0; i < INPUT_COUNT; ++i) {
+                const bool there = !(missing & NO_PIXEL) && (DEPTH % TILE_K == 0 || k0 + down_of(i) < DEPTH);
+                if (TILE_K % INPUT_DOWN == 0 || down_of(i) < TILE_K) fetch(i, to, from + i * INPUT_DOWN * (IN_H * IN_W), there);
+            }
+        } else {
+            constexpr int GROUP = INPUT_COUNT < 8 ? INPUT_COUNT : 8;        // read before they are used: copies keep their order
+#pragma unroll
+            for (int start = 0; start < INPUT_COUNT; start += GROUP) {
+                int4 two[(GROUP + 1) / 2];
+#pragma unroll
+                for (int i = 0; i < GROUP / 2; ++i) two[i] = *reinterpret_cast<const int4*>(places + down_of(start + i * 2));
+#pragma unroll
+                for (int i = 0; i < GROUP; ++i) {
+                    const int4 both = two[i / 2];
+                    const unsigned offset = i % 2 ? both.z : both.x, needs = i % 2 ? both.w : both.y;
+                    fetch(start + i, to, reinterpret_cast<const element*>(reinterpret_cast<const char*>(image) + offset), !(missing & needs));
+                }
             }
         }
+    }
+    // Which row of a stage the i-th one is: with places to look up neighbours, else strided.
+    FORGE_FN int down_of(int i) const { return PLAIN ? i * INPUT_DOWN + down : down * INPUT_COUNT + i; }
+    FORGE_FN void fetch(int i, element* to, const element* from, bool there) {
+        if constexpr (INPUT_ASYNC) copy_or_zero<INPUT_VEC * SIZE>(to + down_of(i) * INPUT_PITCH, from, there);
+        else narrow_input[i] = there ? *from : element(0.f);
     }
     FORGE_FN void end(element* stage) {
 #pragma unroll
         for (int i = 0; i < FILTER_COUNT; ++i) {
-            const int e = i * THREADS + threadIdx.x, row = e / FILTER_ACROSS;
+            const int r = i * FILTER_DOWN + row;
             if constexpr (!FILTER_ASYNC)
-                if (row < TILE_M) stage[row * FILTER_PITCH + e % FILTER_ACROSS] = narrow_filter[i];
+                if (r < TILE_M) stage[r * FILTER_PITCH + col] = narrow_filter[i];
         }
 #pragma unroll
         for (int i = 0; i < INPUT_COUNT; ++i) {
-            const int row = i * INPUT_DOWN + down;
             if constexpr (!INPUT_ASYNC)
-                if (row < TILE_K) stage[TILE_M * FILTER_PITCH + row * INPUT_PITCH + column] = narrow_input[i];
+                if (down_of(i) < TILE_K) stage[TILE_M * FILTER_PITCH + down_of(i) * INPUT_PITCH + column] = narrow_input[i];
         }
     }
 };
@@ -239,14 +278,19 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 conv_mma(const DTYPE_input* __restrict__ input, const DTYPE_weight* __restrict__ weight, DTYPE_out* __restrict__ out@PARAMETERS@) {
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ finish channel[ROWS];
+    __shared__ __align__(16) int2 places[PLAIN ? 1 : STAGES * TILE_K];    // of the depth, for the stages to fill
     element* stages = reinterpret_cast<element*>(memory);
     const int rank = blockIdx.x % SPLIT, first = blockIdx.x / SPLIT * TILE_N, row = blockIdx.y * TILE_M;    // a cluster's blocks are neighbours
     const int begin = rank * STEPS, steps = min(STEPS, (DEPTH + TILE_K - 1) / TILE_K - begin);
     feed source(weight, input, row, first);
+    if constexpr (!PLAIN) {
+        for (int e = threadIdx.x; e < STAGES * TILE_K; e += THREADS) places[e] = place_of(begin * TILE_K + e);
+        __syncthreads();
+    }
 #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) {
         if (s < steps) {
-            source.begin(stages + s * STAGE, (begin + s) * TILE_K);
+            source.begin(stages + s * STAGE, (begin + s) * TILE_K, places + s * TILE_K);
             source.end(stages + s * STAGE);
         }
         forge::copy_async_commit();
@@ -261,8 +305,9 @@ conv_mma(const DTYPE_input* __restrict__ input, const DTYPE_weight* __restrict__
         forge::copy_async_wait<STAGES - 2>();
         __syncthreads();
         const bool more = s + STAGES - 1 < steps;
-        if (more) source.begin(stages + next * STAGE, (begin + s + STAGES - 1) * TILE_K);
+        if (more) source.begin(stages + next * STAGE, (begin + s + STAGES - 1) * TILE_K, places + next * TILE_K);
         forge::copy_async_commit();
+        if (!PLAIN && threadIdx.x < TILE_K) places[now * TILE_K + threadIdx.x] = place_of((begin + s + STAGES) * TILE_K + threadIdx.x);
         const element* stage = stages + now * STAGE;
         stage_product(stage + warp_row * FILTER_PITCH, stage + TILE_M * FILTER_PITCH + warp_column, sum);
         if (more) source.end(stages + next * STAGE);
