@@ -104,7 +104,7 @@ def _instructions(work: Product, tiles: Tiles) -> float:
     threads, words = tiles.WARPS_M * tiles.WARPS_N * 32, 16 // work.itemsize
     frags_m, frags_n = tiles.TILE_M // tiles.WARPS_M // 16, tiles.TILE_N // tiles.WARPS_N // 8
     if work.itemsize == 4:                                  # a fragment's number is loaded and split by four instructions
-        products = (3 * frags_m * frags_n + 4 * (4 * frags_m + 2 * frags_n)) * tiles.TILE_K / 8 + 4 * frags_m * frags_n
+        products = (5 * frags_m * frags_n + 4 * (4 * frags_m + 2 * frags_n)) * tiles.TILE_K / 8
     else:
         products = (frags_m * frags_n + frags_m + frags_n) * tiles.TILE_K / 16
     narrow = work.vector * work.itemsize < 4                # loaded and stored, not copied

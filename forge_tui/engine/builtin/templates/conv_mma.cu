@@ -6,7 +6,7 @@ operator = "@OPERATOR@"
 # all images, the depth runs over input channels and taps in the filter's own order. Both operands come to shared memory by
 # asynchronous copies, STAGES deep; where the input is not a plain matrix every element is fetched from its place. Few pixels: the blocks of
 # a cluster share the depth of one tile and add their sums through distributed shared memory, always in the same order.
-# float32 is split into two tf32 parts (three products); sums of more than a stage are kept in ordinary float32, because the
+# float32 is split into two tf32 parts (three products); sums over more than 16 are made in ordinary float32, because the
 # tensor cores truncate theirs.
 
 [let]
@@ -215,7 +215,7 @@ FORGE_FN void multiply(float* sum, const unsigned* a, const unsigned* b, __nv_bf
 // sum += filter stage x input stage, for the warp's part of the tile; `a` and `b` are where that part begins in them.
 FORGE_FN void stage_product(const float* a, const float* b, float (&sum)[FRAGS_M][FRAGS_N][4]) {
     const int group = threadIdx.x % 32 / 4, place = threadIdx.x % 4;
-    float part[FRAGS_M][FRAGS_N][4] = {};
+    float part[FRAGS_M][FRAGS_N][4];
 #pragma unroll
     for (int k = 0; k < TILE_K; k += 8) {
         unsigned a_high[FRAGS_M][4], a_low[FRAGS_M][4], b_high[FRAGS_N][2], b_low[FRAGS_N][2];
@@ -229,19 +229,26 @@ FORGE_FN void stage_product(const float* a, const float* b, float (&sum)[FRAGS_M
 #pragma unroll
             for (int i = 0; i < 2; ++i) parts(b[(k + place + i * 4) * INPUT_PITCH + n * 8 + group], b_high[n][i], b_low[n][i]);
 #pragma unroll
+        for (int m = 0; m < FRAGS_M; ++m)
+#pragma unroll
+            for (int n = 0; n < FRAGS_N; ++n)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) part[m][n][i] = k % 16 ? part[m][n][i] : 0.f;
+#pragma unroll
         for (int turn = 0; turn < 3; ++turn)                // small products first
 #pragma unroll
             for (int m = 0; m < FRAGS_M; ++m)
 #pragma unroll
                 for (int n = 0; n < FRAGS_N; ++n)
                     multiply(part[m][n], turn == 0 ? a_low[m] : a_high[m], turn == 1 ? b_low[n] : b_high[n], 0.f);
+        if (k % 16 == 0) continue;
+#pragma unroll
+        for (int m = 0; m < FRAGS_M; ++m)
+#pragma unroll
+            for (int n = 0; n < FRAGS_N; ++n)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) sum[m][n][i] += part[m][n][i];
     }
-#pragma unroll
-    for (int m = 0; m < FRAGS_M; ++m)
-#pragma unroll
-        for (int n = 0; n < FRAGS_N; ++n)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) sum[m][n][i] += part[m][n][i];
 }
 template <class Half> FORGE_FN void stage_product(const Half* a, const Half* b, float (&sum)[FRAGS_M][FRAGS_N][4]) {
     const int lane = threadIdx.x % 32;
