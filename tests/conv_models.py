@@ -96,3 +96,23 @@ class Spatial(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.act(self.norm(self.conv(x)))
+
+
+class Summed(nn.Module):
+    """The sum stays where it is; the activation's result is another tensor, as in the ResNets of transformers."""
+
+    def __init__(self, act: nn.Module | None = None) -> None:
+        super().__init__()
+        self.activation = act or nn.ReLU()
+
+    def forward(self, hidden: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        hidden += residual
+        hidden = self.activation(hidden)
+        return hidden
+
+
+class SummedAnew(Summed):
+    def forward(self, hidden: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        hidden = hidden + residual
+        hidden = self.activation(hidden)
+        return hidden

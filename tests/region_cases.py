@@ -51,6 +51,10 @@ def summed(norm: str, *shape: int, dtype: torch.dtype, both: bool = True, other:
                   **arguments, returns_sum=both)
 
 
+def added(act: str, *shape: int, dtype: torch.dtype, both: bool = False) -> Sample:
+    return region(f"torch.add+{F}{act}", input=draw(*shape, dtype=dtype), other=draw(*shape, dtype=dtype, seed=4), returns_sum=both)
+
+
 def layer(*shape: int, dtype: torch.dtype, both: bool = True, bias: bool = True, other: torch.dtype | None = None) -> Sample:
     return summed(F + "layer_norm", *shape, dtype=dtype, both=both, other=other, normalized_shape=shape[-1:],
                   **affine(shape[-1], other or dtype, bias), eps=1e-5)
@@ -84,6 +88,13 @@ REGIONS: dict[str, Case] = {
         draw(2, 24, 5, 6, dtype=d).contiguous(memory_format=torch.channels_last), "silu"),
     "layer norm relu": lambda d: region(f"{F}layer_norm+{F}relu", input=draw(5, 40, dtype=d), normalized_shape=(40,),
                                         **affine(40, d), eps=1e-5),
+    "add relu": lambda d: added("relu", 3, 5, 7, dtype=d),
+    "add relu, both": lambda d: added("relu", 3, 5, 7, dtype=d, both=True),
+    "add silu, both, channels last": lambda d: region(
+        f"torch.add+{F}silu", returns_sum=True, **{name: draw(2, 8, 5, 6, dtype=d, seed=seed).contiguous(memory_format=torch.channels_last)
+                                                   for name, seed in (("input", 0), ("other", 4))}),
+    "add hardswish, broadcast": lambda d: region(f"torch.add+{F}hardswish", input=4 * draw(9, 64, dtype=d), other=draw(64, dtype=d, seed=3),
+                                                 returns_sum=False),
     "add layer norm": lambda d: layer(2, 9, 64, dtype=d),
     "add layer norm alone": lambda d: layer(3, 72, dtype=d, both=False),
     "add layer norm, odd": lambda d: layer(5, 37, dtype=d, bias=False),

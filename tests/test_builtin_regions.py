@@ -74,14 +74,20 @@ def _turn(positions: int, heads: int, kv: int, width: int, table: int) -> Call:
     return Call(OWN + name, {"q": q, "k": k, "cos": angles, "sin": angles, "unsqueeze_dim": 1}, (q, k))
 
 
+def _left_behind(*shape: int) -> Call:
+    x = _spec("float32", *shape)
+    return Call(f"torch.add+{FN}relu", {"input": x, "other": x, "returns_sum": True}, (x, x), {"out0": "input"})
+
+
 LARGE = {
+    "add_act": [_left_behind(32, 256, 56, 56), _left_behind(32, 2048, 7, 7)],
     "group_cluster": [_group(1, 512, 128, 128)],
     "group_relay": [_group(1, 512, 256, 256), _group(1, 512, 512, 512), _group(1, 256, 1024, 1024), _group(1, 128, 1024, 1024)],
     "pointwise_dense": [_gate("gelu", 1, 512, 6144), _gate("gelu", 1, 1, 12288), _gate("silu", 1, 512, 14336), _gate("silu", 512, 512)],
     "add_norm": [_sum(512, 1536), _sum(1, 1536), _sum(512, 4096), _sum(512, 2048)],
     "rotary": [_turn(512, 32, 8, 128, 128), _turn(1, 32, 8, 128, 128), _turn(512, 16, 2, 256, 64)],
 }
-"""Regions of the models of the reference study at their sizes: SD3.5's VAE at 1024 pixels, Gemma 4 E2B, Llama 3.1 8B, Qwen3.5 35B, by
+"""Regions of the models of the reference study at their sizes: ResNet-50, SD3.5's VAE at 1024 pixels, Gemma 4 E2B, Llama 3.1 8B, Qwen3.5 35B, by
 the kernel that comes first."""
 
 

@@ -1,4 +1,4 @@
-"""Convolutions with what follows them: where they are seen, what their reference is, when the model's own code runs."""
+"""Convolutions with what follows them, sums with their activations: where they are seen, what their reference is, when the model's own code runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conv_models import Block, ConvLayer, Listed, Nested, Spatial, Used, UsedAgain
+from conv_models import Block, ConvLayer, Listed, Nested, Spatial, Summed, SummedAnew, Used, UsedAgain
 from hostkit import needs_nvrtc
 from region_kit import captured, package_of
 from torch import nn
@@ -147,3 +147,65 @@ class TestInTheModel:
 
 def test_three_dimensions_are_seen_too() -> None:
     assert found(Spatial(), draw(1, 2, 3, 4, 5)) == {"conv3d+batch_norm+relu": 1}
+
+
+SUMS = {"in place": lambda: Summed(nn.ReLU(inplace=True)), "sum left behind": Summed, "anew": SummedAnew}
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("kind", SUMS)
+def test_a_sum_with_its_activation_does_to_memory_what_the_model_does(kind: str, tmp_path: Path) -> None:
+    """The kernel runs or, where something is different, the original: what the caller gets and what its tensors hold is the same."""
+    model, one, other = SUMS[kind]().eval(), draw(4, 16), draw(4, 16, seed=1)
+    plain, package = copy.deepcopy(model), package_of(model, tmp_path, one.clone(), other)
+    package.apply(model)
+    aliases = {kernel.variant: kernel.written for kernel in package.entries}
+    assert list(aliases.values()) == [{"in place": [0], "sum left behind": [0, -1], "anew": [-1]}[kind]]
+
+    def both(make: Any) -> bool:
+        """Whether the kernel ran: model and original, each on tensors made for it, leave and return the same."""
+        before, results = sum(TestInTheModel.ran(package).values()), []
+        for which in (model, plain):
+            given = make()
+            result = which(*given)
+            results.append([result is given[0], result._version > 0 or given[0]._version > 0, result.clone(), *copy.deepcopy(given)])
+        for own, expected in zip(*results, strict=True):
+            assert torch.equal(own, expected) if isinstance(own, torch.Tensor) else own == expected
+        return sum(TestInTheModel.ran(package).values()) > before
+
+    room = draw(40, 16)
+
+    def itself() -> tuple[torch.Tensor, torch.Tensor]:
+        tensor = one.clone()
+        return tensor, tensor
+
+    for _ in range(2):  # decided in full, then recognized
+        assert both(lambda: (one.clone(), other)) and both(itself), "the same elements are no overlap"
+        view = room.clone()
+        assert both(lambda view=view: (view[4:8].copy_(one), view[12:16].copy_(other))), "two parts of one memory"
+        assert not both(lambda: (one.clone(), 2.0)) and not both(lambda: (draw(3, 16), draw(3, 16, seed=2)))
+        if kind != "anew":
+            memory = room.clone()
+            with pytest.raises(RuntimeError, match="refer to a single memory location"):
+                model(memory[4:8], memory[5:9])
+    with torch.enable_grad():
+        leaf = one.clone().requires_grad_()
+        if kind == "anew":
+            assert not both(lambda: (leaf, other))
+        else:
+            with pytest.raises(RuntimeError, match="leaf Variable"):
+                model(leaf, other)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("kind", SUMS)
+def test_a_sum_with_its_activation_compiles(kind: str, tmp_path: Path) -> None:
+    """One result that is an input is an operator of torch's; one of two is not, and the original is compiled."""
+    model, one, other = SUMS[kind]().eval(), draw(4, 16), draw(4, 16, seed=1)
+    package = package_of(model, tmp_path, one.clone(), other)
+    mine, eager = one.clone(), one.clone()
+    expected = model(eager, other)
+    with package.optimized(model):
+        got = torch.compile(model, fullgraph=True, backend="aot_eager")(mine, other)
+    assert torch.equal(got, expected) and torch.equal(mine, eager)
+    assert sum(TestInTheModel.ran(package).values()) == (kind != "sum left behind")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conv_models import ConvLayer
+from conv_models import ConvLayer, SummedAnew
 from hostkit import needs_nvrtc
 from region_functions import apply_rotary_to_one
 from region_kit import package_of
@@ -29,6 +29,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[torch.Tensor, ...]]] = {
     "norm and activation": (Activated, (draw(2, 16, 4, 4),)),
     "convolution, norm, activation": (ConvLayer, (draw(2, 4, 6, 6),)),
     "convolution and norm": (lambda: ConvLayer(nn.Identity(), stride=2), (draw(2, 4, 6, 6),)),
+    "sum and activation": (SummedAnew, (draw(6, 32), draw(6, 32, seed=1))),
     "sum kept": (Residual, (draw(6, 32), draw(6, 32, seed=1))),
     "sum": (PostNorm, (draw(6, 32), draw(6, 32, seed=1))),
     "function": (Turned, (draw(2, 6, 4, 16), draw(2, 6, 16, seed=1), draw(2, 6, 16, seed=2))),

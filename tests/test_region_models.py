@@ -78,7 +78,7 @@ CALLS = {
     gemma: {"add+GemmaRMSNorm": 2, "GemmaRMSNorm": 3, "gelu+mul": 2, "apply_rotary_pos_emb": 2},
     qwen: {"add+Qwen3RMSNorm": 2, "Qwen3RMSNorm": 7, "silu+mul": 2, "apply_rotary_pos_emb": 2},
     vae: {"group_norm+silu": 9},
-    resnet: {"conv2d+batch_norm+relu": 5, "conv2d+batch_norm": 4},
+    resnet: {"conv2d+batch_norm+relu": 5, "conv2d+batch_norm": 4, "add+relu": 2},
 }
 """Of one forward, by region."""
 

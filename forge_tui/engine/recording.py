@@ -160,11 +160,13 @@ class Recorder(TorchFunctionMode):
             self.recording.variants[key].covers |= covers
         return result
 
-    def record_region(self, call: Call, arguments: dict[str, Any], inputs: dict[str, torch.Tensor], form: CallForm) -> bool:
-        """Records a region's call; False for one that no kernel can take. inputs: by kernel-file name."""
+    def record_region(self, call: Call, arguments: dict[str, Any], inputs: dict[str, torch.Tensor], form: CallForm,
+                      before: dict[str, torch.Tensor] | None = None) -> bool:
+        """Records a region's call; False for one that no kernel can take. inputs: by kernel-file name; before: the same as they were,
+        where the region writes one."""
         if _reason_of(call):
             return False
-        self._record(call, _Made(call.operator, arguments, inputs, inputs, False, form))
+        self._record(call, _Made(call.operator, arguments, inputs, inputs if before is None else before, bool(call.aliases), form))
         return True
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -209,7 +211,7 @@ class Recorder(TorchFunctionMode):
             return None, reason
         inputs = dict(named_tensors(bound))
         written = writes_input(func, args, kwargs)
-        before = self._before(inputs) if written else inputs
+        before = self.before(inputs) if written else inputs
         return _Made(name, bound, inputs, before, written, call_form(func, args, kwargs, inputs)), ""
 
     def _finish(self, made: _Made, outputs: tuple[torch.Tensor, ...]) -> str:
@@ -223,7 +225,7 @@ class Recorder(TorchFunctionMode):
             self._record(call, made)
         return reason
 
-    def _before(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def before(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Copies of what an in-place call may overwrite: its input and all that shares memory with it."""
         target = inputs.get("input")
         if target is None or span(target) > self.keeper.byte_cap:

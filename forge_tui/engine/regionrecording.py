@@ -53,6 +53,8 @@ class _Inside:
     calls: Counter[str]
     """What had been called before it."""
     module: nn.Module | None = None
+    before: dict[str, torch.Tensor] | None = None
+    """Of a region that writes its `input`: its tensors as they were; empty where there is no room for them."""
 
 
 class RegionRecorder:
@@ -65,7 +67,7 @@ class RegionRecorder:
         """Operators called since the outermost part began; None outside of parts."""
         self._weaver = Weaver((), {}, {}, [], [self], {
             "act_mul": self._act_mul, "mul_act": self._mul_act, "norm_act": self._norm_act, "conv_norm": self._conv_norm,
-            "conv_norm_act": self._conv_norm_act, "add_norm": self._add_norm, "add_norm_sum": self._add_norm_sum})
+            "conv_norm_act": self._conv_norm_act, "add_act": self._add_act, "iadd_act": self._iadd_act, "add_norm": self._add_norm, "add_norm_sum": self._add_norm_sum})
 
     @contextmanager
     def woven(self, model: nn.Module) -> Iterator[None]:
@@ -194,6 +196,36 @@ class RegionRecorder:
         if arguments.keys().isdisjoint(rest):
             self._part(watched, kind, "+".join(name for name, _ in found if name), arguments | rest, result, callees)
 
+    def _add_act(self, act: Any, one: Any, other: Any) -> Any:
+        if not _tensors(one, other):
+            return act(one + other)
+        with self._watching([one, other]) as watched:
+            total = one + other
+            watched.mark()
+            result = act(total)
+            found = watched.one(act, total, result, fresh=True)
+        if found is not None and found[0] and list(found[1]) == ["input"]:
+            self._part(watched, "add_act", f"torch.add+{found[0]}", {"input": one, "other": other, RETURNS_SUM: False}, result, [act])
+        return result
+
+    def _iadd_act(self, act: Any, one: Any, other: Any) -> Any:
+        """The sum is left where `one` was: an activation in place has it there too, any other one gives a tensor of its own."""
+        total = one
+        if not _tensors(one, other):
+            total += other
+            return act(total)
+        with self._watching([one, other]) as watched:
+            watched.inside.before = self._recorder.before({"input": one, "other": other})
+            total += other
+            watched.mark()
+            result = act(total)
+            found = watched.one(act, total, result, fresh=True)
+        if total is one and found is not None and found[0] and list(found[1]) == ["input"]:
+            both = result is not total
+            self._part(watched, "iadd_act", f"torch.add+{found[0]}", {"input": one, "other": other, RETURNS_SUM: both},
+                       (total, result) if both else result, [act])
+        return result
+
     def _add_norm(self, norm: Any, one: Any, other: Any) -> Any:
         return self._sum("add_norm", norm, one, other)[1]
 
@@ -252,16 +284,17 @@ class RegionRecorder:
         outputs = flatten_outputs(result)
         inputs = dict(named_tensors(inside.arguments))
         plain_result = isinstance(result, torch.Tensor) or (type(result) is tuple and len(result) == len(outputs))
+        aliases = {} if inside.before is None else {"out0" if len(outputs) > 1 else "out": "input"}
         if (not plain_result or not outputs or not all(map(is_plain, [*inputs.values(), *outputs]))
-                or any(tensor._version > before for tensor, before in zip(inputs.values(), inside.versions, strict=False))
-                or _shares_memory(inputs.values(), outputs)):
+                or any(tensor._version > before for tensor, before in list(zip(inputs.values(), inside.versions, strict=False))[len(aliases):])
+                or _shares_memory(inputs.values(), outputs[len(aliases):])):
             return
         form = _form(function, values, dict(keywords or {}), inputs, callees)
         covered = self._recorder.forward_calls - inside.calls
         if form is None or sum(covered.values()) < 2:
             return
-        call = describe(inside.name, inside.arguments, outputs, self._recorder.weights.name)
-        if self._recorder.record_region(call, inside.arguments, inputs, form):
+        call = describe(inside.name, inside.arguments, outputs, self._recorder.weights.name, aliases)
+        if self._recorder.record_region(call, inside.arguments, inputs, form, inside.before):
             self._recorder.covers.setdefault(variant_key(call), Counter()).update(covered)
 
 

@@ -59,6 +59,8 @@ def _region(call: Call) -> list[IndependentDim]:
     first, _, second = call.operator.partition("+")
     if second == "torch.mul":
         return _elementwise(call) if first in _ELEMENTWISE else []
+    if first == "torch.add" and second in _ELEMENTWISE:
+        return _elementwise(call)
     if first == "torch.add":
         return [dim for dim in _elementwise(call) if dim.outputs[0] in _normed_apart(call, second)]
     if first.startswith(CONVOLUTION):  # batch_norm of one image is what it is among others, once it has running statistics

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from forge_tui.engine.builtin.families.pointwise import Function, pointwise
+from forge_tui.engine.builtin.families.pointwise import Function, pointwise, pointwise_both
 from forge_tui.engine.builtin.registry import Recipe, offers
+from forge_tui.engine.operators.regions import RETURNS_SUM
 from forge_tui.specs import Call
 
 # The formulas are eager's, term by term where nothing is said, so that NaN, infinities and the switch-over points come
@@ -65,6 +66,16 @@ def gate(call: Call) -> Iterator[Recipe]:
     before, last, rest = function.body.rpartition("return ")
     value, _, comment = rest.partition(";")
     yield from pointwise(call, replace(function, body=f"{before}{last}({value}) * y;{comment}"), ("input", "other"))
+
+
+@offers(*(f"torch.add+{name}" for name in SIMPLE))
+def sum_and_activation(call: Call) -> Iterator[Recipe]:
+    """The activation of a sum, which is a result too where something else may look at it: `s += b; act(s)`."""
+    body = FUNCTIONS[call.operator.partition("+")[2]].body
+    if call.arguments.get(RETURNS_SUM):
+        yield from pointwise_both(call, Function("return x + y;"), Function(body, guards=(RETURNS_SUM,)), ("input", "other"))
+    else:
+        yield from pointwise(call, Function(f"x += y;\n    {body}", guards=(f"not {RETURNS_SUM}",)), ("input", "other"))
 
 
 @offers("torch.nn.functional.gelu", *FUNCTIONS)

@@ -59,6 +59,20 @@ def pointwise(call: Call, function: Function, operands: tuple[str, ...]) -> Iter
     yield from _rows(call, function, specs, shared)
 
 
+def pointwise_both(call: Call, first: Function, second: Function, operands: tuple[str, ...]) -> Iterator[Recipe]:
+    """Recipes for a call of two results, `first` of the named tensors and `second` of that, all dense in one order."""
+    specs = {name: call.arguments.get(name) for name in operands}
+    tensors = {**specs, **dict(zip(("out0", "out1"), call.outputs, strict=True))}
+    if not all(isinstance(spec, TensorSpec) and spec.dtype in FLOATS for spec in tensors.values()) or not same_dense_order(*tensors.values()):
+        return
+    words = {key: value for key, value in _values(first, specs).items() if key in ("BODY", "VALUES", "OPERAND_COUNT", "POINTERS", "NAMES")}
+    yield Recipe("add_act", "fusion", "one flat run, every operand read once, both results written from registers", {
+        **words, "AFTER": second.body, "GUARD": quoted((*same_dense_guards(tensors), *first.guards, *second.guards)), "REACH": _reach(tensors),
+        "ELEMENTS": _elements(len(specs)), "ITEMS": items_list(call.outputs[0]), "STREAM": stream_list(call.outputs[0]),
+        "LOAD_PART": "\n            ".join(f"forge::load<VEC>({name} + at, x[{k}][i]);" for k, name in enumerate(specs)),
+        "LOAD_SOME": "\n            ".join(f"forge::load_some<VEC>({name} + at, left, 0.f, x[{k}][i]);" for k, name in enumerate(specs))})
+
+
 def _values(function: Function, specs: dict[str, TensorSpec]) -> dict[str, str]:
     """What every pointwise template needs."""
     return {

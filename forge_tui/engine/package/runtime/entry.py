@@ -21,6 +21,9 @@ _DTYPE_SLACK = {torch.float64: 64.0, torch.float32: 64.0, torch.float16: 8.0, to
 more of their last digits than one rounding to a half type does."""
 
 
+OVERLAPS = "memory that is written overlaps"
+
+
 class PackageError(Exception):
     """The package cannot be used: damaged, of another format, or not a package."""
 
@@ -46,6 +49,15 @@ class TensorPattern:
         self.align: int = spec.get("align", 1)
         self.dense = self.stride == torch.empty(self.shape, device="meta").stride()
         """Whether it is contiguous."""
+
+    @property
+    def span(self) -> int:
+        """Bytes from the first to past the last element."""
+        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.stride, strict=True))
+        return (last + 1) * self.dtype.itemsize if all(self.shape) else 0
+
+    def same_place(self, other: TensorPattern) -> bool:
+        return (self.dtype, self.shape, self.stride) == (other.dtype, other.shape, other.stride)
 
     def early_mismatch(self, tensor: torch.Tensor) -> str:
         """The guards that are looked at before everything else: most of what has the captured shape and does not match ends here."""
@@ -89,6 +101,10 @@ class Entry:
         aliases: dict[str, str] = record["call"].get("aliases", {})
         self.written = [self.input_names.index(aliases[name]) if name in aliases else -1 for name in self.output_names]
         """For every output the input whose memory it is, or -1."""
+        self.crossing = [(one, other, -self.inputs[other].span, self.inputs[one].span, self.inputs[one].same_place(self.inputs[other]))
+                         for one in self.written if one >= 0 for other in range(len(specs)) if other != one]
+        """Inputs that are written, each with every other one, which may not lie across it: between which two distances in bytes it would,
+        and whether none at all is well, both being the same elements then."""
         self.program: dict[str, Any] = record["program"]
         self.images: dict[str, str] = record["images"]
         """`sm_90` or `ptx_90` to a file name under `images/`."""
@@ -152,6 +168,10 @@ class Entry:
             return "on several devices"
         if torch.is_autocast_enabled(device.type):
             return "under autocast"
+        for one, other, low, high, same in self.crossing:
+            apart = tensors[other].data_ptr() - tensors[one].data_ptr()
+            if low < apart < high and (apart or not same):
+                return OVERLAPS
         return "under a torch dispatch mode" if torch._C._len_torch_dispatch_stack() else ""
 
     def aligned(self, tensors: Tensors) -> bool:
@@ -213,7 +233,10 @@ class Ready:
         for at in self._written:
             if at >= 0 and not tensors[at].is_inference():
                 torch.autograd.graph.increment_version(tensors[at])  # an in-place write, as autograd must see it
-        return results[0] if len(results) == 1 else tuple(results)
+        if len(results) == 1:
+            return results[0]
+        fresh = [result for result, at in zip(results, self._written, strict=True) if at < 0]  # what was there before is not given again
+        return fresh[0] if len(fresh) == 1 else tuple(fresh)
 
 
 def tensor_specs(arguments: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from .callees import PLAIN, described
-from .entry import Ready
+from .entry import OVERLAPS, Ready
 from .forms import Spelling
 from .mode import foreign_mode
 from .patterns import Anything, Tensor
@@ -258,6 +258,8 @@ def _write_rest(writer: Writer, spelling: Spelling, inputs: list[str], tensors: 
     odd = [f"p{at} % {pattern.align}" for at, pattern in patterns if pattern.align > 1]
     if odd:
         writer.say(f"if {' or '.join(odd)}: return 'other alignment'")
+    for one, other, low, high, same in spelling.entry.crossing:
+        writer.say(f"if {low} < p{other} - p{one} < {high}{f' and p{other} != p{one}' if same else ''}: return {OVERLAPS!r}")
     wanting = [variable for variable, tensor in zip(inputs, tensors, strict=True) if tensor.requires_grad or not TELLS_GRADIENTS]
     if wanting:
         writer.say(_gradient(writer, wanting))

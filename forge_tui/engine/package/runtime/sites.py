@@ -7,6 +7,8 @@
 | `act(norm(x))` | `norm_act(act, norm, x)` |
 | `act(norm(conv(x)))` | `conv_norm_act(act, norm, conv, x)` |
 | `norm(conv(x))` | `conv_norm(norm, conv, x)` |
+| `act(a + b)` | `add_act(act, a, b)` |
+| `s += b; s = act(s)` | `s = iadd_act(act, s, b)` |
 | `norm(a + b)` | `add_norm(norm, a, b)` |
 | `s = a + b; r = s; y = norm(s)` | `s, y = add_norm_sum(norm, a, b); r = s` |
 
@@ -26,7 +28,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-KINDS = ("act_mul", "mul_act", "norm_act", "conv_norm", "conv_norm_act", "add_norm", "add_norm_sum")
+KINDS = ("act_mul", "mul_act", "norm_act", "conv_norm", "conv_norm_act", "add_act", "iadd_act", "add_norm", "add_norm_sum")
 """What helpers are called in rewritten code, between `__forge_` and `__`."""
 
 _ACTIVATION = re.compile(r"act|silu|swish|gelu|relu|sigmoid|tanh|non_?lin", re.IGNORECASE)
@@ -147,6 +149,8 @@ class _Rewriter(ast.NodeTransformer):
         call = _activation(node)
         if call is not None and (inner := _norm(call.args[0])) is not None and not call.keywords:
             return self._helper("norm_act", node, call.func, inner.func, inner.args[0])
+        if call is not None and isinstance(sum_ := call.args[0], ast.BinOp) and _is_sum(sum_) and not call.keywords:
+            return self._helper("add_act", node, call.func, sum_.left, sum_.right)
         call = _norm(node)
         if call is not None and isinstance(sum_ := call.args[0], ast.BinOp) and isinstance(sum_.op, ast.Add):
             return self._helper("add_norm", node, call.func, sum_.left, sum_.right)
@@ -174,7 +178,7 @@ class _Rewriter(ast.NodeTransformer):
         at = 0
         while at < len(statements):
             here, after = statements[at], statements[at + 1] if at + 1 < len(statements) else None
-            merged = _merged(here, after)
+            merged = _merged(here, after) or self._sum_in_place(here, after)
             if merged is not None:
                 statements = [*statements[:at], merged, *statements[at + 2:]]
                 continue
@@ -186,6 +190,17 @@ class _Rewriter(ast.NodeTransformer):
             done.append(here)
             at += 1
         return done
+
+    def _sum_in_place(self, one: ast.stmt, other: ast.stmt | None) -> ast.stmt | None:
+        """`s += b` and `s = act(s)` as one call, to which `s` goes as the object that it is."""
+        if not (isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Add) and isinstance(one.target, ast.Name)):
+            return None
+        name = one.target.id
+        call = _activation(other.value) if isinstance(other, ast.Assign) and _target(other) == name else None
+        if call is None or call.keywords or not _is_name(call.args[0], name) or name in _names(call.func):
+            return None
+        other.value = self._helper("iadd_act", other, call.func, call.args[0], one.value)  # type: ignore[union-attr]
+        return other
 
     def _sum_kept(self, statements: list[ast.stmt], at: int) -> tuple[list[ast.stmt], int] | None:
         """`s = a + b`, then `r = s` any number of times, then `y = norm(s)`: both results from one call."""
@@ -215,7 +230,7 @@ def _merged(one: ast.stmt, other: ast.stmt | None) -> ast.stmt | None:
     inner, outer = one.value, other.value  # type: ignore[attr-defined]
     if sum(used == name for used in _names(outer)) != 1:
         return None
-    if (call := _activation(outer)) is not None and _is_name(call.args[0], name) and _norm(inner) is not None:
+    if (call := _activation(outer)) is not None and _is_name(call.args[0], name) and (_norm(inner) is not None or _is_sum(inner)):
         call.args[0] = inner
     elif (call := _norm(outer)) is not None and _is_name(call.args[0], name) and (_is_sum(inner) or _conv(inner) is not None):
         call.args[0] = inner
