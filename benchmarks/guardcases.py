@@ -81,6 +81,33 @@ class Activated(nn.Module):
         return x
 
 
+class Convolved(nn.Module):
+    """As in ResNets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.normalization, self.activation = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU()
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        hidden = self.convolution(hidden)
+        hidden = self.normalization(hidden)
+        hidden = self.activation(hidden)
+        return hidden
+
+
+class Summed(nn.Module):
+    """As residual blocks end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.activation = nn.ReLU()
+
+    def forward(self, hidden: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        hidden += residual
+        hidden = self.activation(hidden)
+        return hidden
+
+
 class Residual(nn.Module):
     """As decoder layers go on: the sum is kept, its norm goes further."""
 
@@ -161,6 +188,10 @@ CASES = {
                    lambda package, original: next(iter(package.functions.values())).standing_in(apply_rotary_pos_emb, original)),
     "group_norm + silu": normed(lambda: nn.GroupNorm(4, 16), nn.SiLU),
     "batch_norm + relu": normed(lambda: nn.BatchNorm2d(16), nn.ReLU),
+    "conv2d + batch_norm + relu": Case(Convolved, lambda: (draw(1, 4, 4, 4),), of_part("conv_norm_act"),
+                                       lambda model, tensors: (model.activation, model.normalization, model.convolution, *tensors), inline=True),
+    "add + relu, the sum kept": Case(Summed, lambda: (draw(4, 8), draw(4, 8)), of_part("iadd_act"),
+                                     lambda model, tensors: (model.activation, *tensors), inline=True),
     "add + RMSNorm, both kept": Case(Residual, lambda: (draw(6, 32), draw(6, 32)), of_part("add_norm_sum"),
                                      lambda model, tensors: (model.norm, tensors[1], tensors[0]), inline=True),
 }

@@ -178,7 +178,7 @@ def matched(arguments: Arguments, spelling: Spelling, given: Values, tensors: Se
     _write_rest(writer, spelling, inputs, tensors, early_on)
     if ready.current is not None:
         writer.say(f"if {writer.named('current', ready.current)}() != {ready.device.index}: return None")
-    return writer.function("fast", arguments.parameters, [*_tried(writer.lines), *_run(writer, spelling, inputs, ready)])
+    return writer.function("fast", arguments.parameters, [*_tried(writer.lines), *_run(writer, spelling, inputs, tensors, ready)])
 
 
 def _tried(lines: list[str]) -> list[str]:
@@ -268,19 +268,22 @@ def _write_rest(writer: Writer, spelling: Spelling, inputs: list[str], tensors: 
     writer.say(f"if {entry}.canary_every: return None", f"if {entry}.disabled: return {entry}.disabled")
 
 
-def _run(writer: Writer, spelling: Spelling, inputs: list[str], ready: Ready) -> list[str]:
-    """Count, allocate, launch, return."""
+def _run(writer: Writer, spelling: Spelling, inputs: list[str], tensors: Sequence[torch.Tensor], ready: Ready) -> list[str]:
+    """Count, allocate, launch, return what `Ready.invoke` would. Whether a tensor is an inference tensor, torch's guards tell."""
     entry = spelling.entry
     lines = [f"{writer.named('entry', entry)}.calls += 1"]
-    if any(at >= 0 for at in entry.written):
-        return [*lines, f"return {writer.named('invoke', ready.invoke)}(({', '.join(inputs)},))"]
-    results = [f"r{at}" for at in range(len(entry.outputs))]
-    lines += [f"{name} = {_allocation(writer, pattern, ready)}" for name, pattern in zip(results, entry.outputs, strict=True)]
+    results = [f"r{number}" if at < 0 else inputs[at] for number, at in enumerate(entry.written)]
+    lines += [f"{name} = {_allocation(writer, pattern, ready)}" for name, pattern, at in zip(results, entry.outputs, entry.written, strict=True) if at < 0]
     if ready.write is not None:
-        lines += ready.write(writer, [*(f"p{at}" for at in range(len(inputs))), *(f"{name}.data_ptr()" for name in results)])
+        addresses = [f"{name}.data_ptr()" if at < 0 else f"p{at}" for name, at in zip(results, entry.written, strict=True)]
+        lines += ready.write(writer, [*(f"p{at}" for at in range(len(inputs))), *addresses])
     else:
         lines.append(f"{writer.named('launch', ready.launch)}(({', '.join([*inputs, *results])},))")
-    return [*lines, f"return {results[0]}" if len(results) == 1 else f"return ({', '.join(results)})"]
+    seen = [inputs[at] for at in entry.written if at >= 0 and not tensors[at].is_inference()]
+    if seen:
+        lines.append(f"{writer.named('written', torch.autograd.graph.increment_version)}(({', '.join(seen)},))")
+    given = results if len(results) == 1 else [name for name, at in zip(results, entry.written, strict=True) if at < 0]
+    return [*lines, f"return {given[0]}" if len(given) == 1 else f"return ({', '.join(given)})"]
 
 
 def _allocation(writer: Writer, pattern: Any, ready: Ready) -> str:
