@@ -15,6 +15,8 @@ from torch import nn
 
 from forge_tui.engine.judge.reference import reference
 from forge_tui.engine.operators import independent_dims, lookup, materialize, operations
+from forge_tui.engine.package.runtime import parts, sites
+from forge_tui.engine.regionrecording import RegionRecorder
 from forge_tui.specs import short_name
 
 ARGUMENTS = ["input", "weight", "bias", "stride", "padding", "dilation", "groups", "running_mean", "running_var", "norm_weight", "norm_bias",
@@ -143,6 +145,11 @@ class TestInTheModel:
         before = self.ran(part)["batch_norm+relu"]
         other(X)
         assert self.ran(part)["batch_norm+relu"] == before + 3, "inside `act(norm(conv(x)))`, whose convolution it does not know"
+
+
+def test_every_kind_of_site_is_written_out_placed_and_recorded() -> None:
+    recorder = RegionRecorder(None)  # type: ignore[arg-type] - records nothing here
+    assert set(sites.KINDS) == set(parts.WRITTEN) == set(parts.SITES) == set(recorder._weaver._helpers)
 
 
 def test_three_dimensions_are_seen_too() -> None:

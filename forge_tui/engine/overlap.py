@@ -37,7 +37,7 @@ def once(variants: list[Variant], device_times: bool) -> list[Variant]:
 
 
 class Inside:
-    """Gives the calls of offered regions back to what is inside them, where no kernel of a region's is of use."""
+    """Gives the calls of offered regions back to what is inside them: for regions whose kernels are of no use."""
 
     def __init__(self, variants: Iterable[Variant]) -> None:
         """variants: as `once` left them."""

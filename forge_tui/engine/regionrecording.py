@@ -67,7 +67,8 @@ class RegionRecorder:
         """Operators called since the outermost part began; None outside of parts."""
         self._weaver = Weaver((), {}, {}, [], [self], {
             "act_mul": self._act_mul, "mul_act": self._mul_act, "norm_act": self._norm_act, "conv_norm": self._conv_norm,
-            "conv_norm_act": self._conv_norm_act, "add_act": self._add_act, "iadd_act": self._iadd_act, "add_norm": self._add_norm, "add_norm_sum": self._add_norm_sum})
+            "conv_norm_act": self._conv_norm_act, "add_act": self._add_act, "iadd_act": self._iadd_act,
+            "add_norm": self._add_norm, "add_norm_sum": self._add_norm_sum})
 
     @contextmanager
     def woven(self, model: nn.Module) -> Iterator[None]:
