@@ -70,7 +70,7 @@ def best_tiles(work: Product, count: int) -> list[Tiles]:
 
 def _legal(work: Product) -> Iterator[Tiles]:
     for rows, columns, warps_m, warps_n in SHAPES:
-        for tile_k in (32, 16, 64):
+        for tile_k in (32, 16, 64) if rows * columns <= 4096 else (16,):       # larger ones of more do not fit the registers
             for split in (1, 2, 4, 8):
                 chunks = ceil(work.depth / tile_k)
                 steps = ceil(chunks / split)

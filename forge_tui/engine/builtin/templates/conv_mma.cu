@@ -281,7 +281,7 @@ FORGE_FN float float_of(const float* place, int rank) {
     return v;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
 conv_mma(const DTYPE_input* __restrict__ input, const DTYPE_weight* __restrict__ weight, DTYPE_out* __restrict__ out@PARAMETERS@) {
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ finish channel[ROWS];
