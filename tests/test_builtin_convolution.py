@@ -9,13 +9,18 @@ import torch
 import torch.nn.functional as F
 from hostkit import needs_nvrtc
 from msgspec.structs import replace
+from region_kit import captured
 
 from forge_tui.cuda.compile import compile_program
 from forge_tui.cuda.device import H200
+from forge_tui.cuda.host.target import HostTarget
 from forge_tui.engine.builtin.catalog import kernels_for
 from forge_tui.engine.builtin.families.convolution import CONV, NORM
 from forge_tui.engine.builtin.families.elementwise import SIMPLE
 from forge_tui.engine.builtin.families.tiles import Tiles
+from forge_tui.engine.check.checking import ORDERS, check_file
+from forge_tui.engine.judge.judge import judge_text
+from forge_tui.engine.judge.options import JudgeOptions
 from forge_tui.engine.operators import describe
 from forge_tui.specs import Call, Items, TensorSpec
 from tests.kernels import FLOATS, Sample, bound, draw, parsed, run, settings_of
@@ -111,6 +116,35 @@ def test_nan_stays_where_the_window_sees_it() -> None:
     (kernel,) = kernels_for(item.call)
     (got,) = run(kernel, item, settings_of(kernel, item.call)[0])
     assert torch.equal(got.isnan(), computed(RELU, item.arguments).isnan()) and got.isnan().sum() == 5 * 4
+
+
+@needs_nvrtc
+def test_orders_of_warps_find_no_race() -> None:
+    """Four blocks of a cluster share the depth, with more stages than are in flight."""
+    item = case(CONV, (1, 96, 4, 4), (40, 96, 3, 3), stride=(1, 1), padding=(1, 1), dilation=(1, 1))
+    (kernel,) = kernels_for(item.call)
+    spec = "input=float32(1, 96, 4, 4), weight=float32(40, 96, 3, 3), padding=1"
+    report = check_file(kernel.text, "conv_mma.cu", spec, {"SPLIT": 4}, orders=ORDERS[:3])
+    assert report.status == "clean" and "results right" in report.sentence, report
+
+
+@needs_nvrtc
+def test_the_judge_verifies_a_region_of_a_model() -> None:
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.relu = torch.nn.Conv2d(6, 12, 3, 2, 1, bias=False), torch.nn.BatchNorm2d(12), torch.nn.ReLU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.relu(self.norm(self.conv(x)))
+
+    torch.manual_seed(0)
+    capture, cards = captured(Block().eval(), torch.randn(2, 6, 9, 7))
+    (variant,) = [variant for variant in cards.variants if variant.operator == RELU]
+    sample = capture.tensors(capture.samples(variant.key)[0], capture.recorder.recording.variants[variant.key])
+    (kernel,) = kernels_for(variant.call)
+    verdict = judge_text(kernel.text, "conv_mma.cu", variant, [sample], HostTarget(), options=JudgeOptions(time=False, tune_points=2))
+    assert verdict.outcome == "verified", verdict.sentence
 
 
 def test_what_is_not_offered() -> None:
