@@ -7,13 +7,10 @@ builtin kernel on a small call: on `--device cuda:N` they go to results/host-ver
 from __future__ import annotations
 
 import argparse
-import functools
 import json
-import multiprocessing
 import os
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +30,7 @@ from forge_tui.engine.check.inputs import make
 from forge_tui.engine.judge.judge import judge_text
 from forge_tui.engine.judge.memory import to_device
 from forge_tui.engine.judge.options import JudgeOptions
-from forge_tui.engine.judge.selftest import exams, take, variant_of
+from forge_tui.engine.judge.selftest import exams, run_selftest, take, variant_of
 from forge_tui.errors import ForgeError
 
 PARTS = ("kernels", "faults", "speed", "verdicts")
@@ -41,8 +38,6 @@ WRITTEN = [*dense.KERNELS, *rows.KERNELS, *irregular.KERNELS]
 KERNEL_FILES = Path(__file__).parent.parent / "tests" / "kernel_files"
 OPERATORS = [*MAKERS, "gelu", "silu", "relu", "sigmoid", "tanh", "exp"]
 SEED = 20
-SHARDS = 6
-"""Processes that judge on one device at a time: nothing is timed there."""
 
 
 def main() -> None:
@@ -53,10 +48,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.device != "host":
-        with ProcessPoolExecutor(SHARDS, multiprocessing.get_context("spawn")) as pool:
-            parts = pool.map(functools.partial(device_verdicts, options.device), range(SHARDS))
-            found = {name: outcome for part in parts for name, outcome in part.items()}
-        store("host-verdicts", open_target(options.device).facts, {"verdicts": dict(sorted(found.items()))}, options.out)
+        found = {f"selftest {result.name}": result.outcome for result in run_selftest(options.device).results}  # in workers: most end theirs
+        target = open_target(options.device)
+        store("host-verdicts", target.facts, {"verdicts": found | builtin_verdicts(target)}, options.out)
         return
     path = FOLDER / "host.json"
     known = json.loads(path.read_text()) if path.exists() else {}
@@ -157,11 +151,10 @@ def faults() -> list[dict[str, Any]]:
     return found
 
 
-def verdicts(target: Target, shard: int = 0, shards: int = 1) -> dict[str, str]:
-    """The judge's outcome on every selftest kernel and every builtin kernel, or on every `shards`-th of them; nothing is timed."""
-    found = {f"selftest {exam.name}": take(exam, target, SEED).outcome for exam in exams()[shard::shards]
-             if target.kind == "host" or exam.cuda != "sanitizer"}
-    for name, (kernel, _, (operator, arguments)) in list(_builtin_calls().items())[shard::shards]:
+def builtin_verdicts(target: Target) -> dict[str, str]:
+    """The judge's outcome on every builtin kernel, on a small call; nothing is timed."""
+    found = {}
+    for name, (kernel, _, (operator, arguments)) in _builtin_calls().items():
         variant, sample = variant_of(operator, arguments)
         if target.kind == "cuda":
             sample = {key: to_device(tensor, "cuda") for key, tensor in sample.items()}
@@ -171,16 +164,12 @@ def verdicts(target: Target, shard: int = 0, shards: int = 1) -> dict[str, str]:
     return found
 
 
-def device_verdicts(device: str, shard: int) -> dict[str, str]:
-    """One process's part; it ends with what the kernels in it did to the device."""
-    torch.set_num_threads(1)
-    return verdicts(open_target(device), shard, SHARDS)
-
-
 def host_verdicts() -> dict[str, str]:
+    """The judge's outcome on every selftest kernel and every builtin kernel."""
     with tempfile.TemporaryDirectory(prefix="forge-host-") as home:
         os.environ["FORGE_HOME"] = home
-        return verdicts(HostTarget())
+        target = HostTarget()
+        return {f"selftest {exam.name}": take(exam, target, SEED).outcome for exam in exams()} | builtin_verdicts(target)
 
 
 MEASURES = {"kernels": kernels, "faults": faults, "speed": speed.measure, "verdicts": host_verdicts}
