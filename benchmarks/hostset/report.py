@@ -70,11 +70,14 @@ def _verdicts(document: dict[str, Any], folder: Path) -> list[str]:
     count = Counter(here.values())
     lines = ["", f"**Verdicts** of the judge ({_about(document['verdicts'])}): {len(here)} selftest and builtin kernels, "
                  + ", ".join(f"{number} {outcome}" for outcome, number in count.most_common()) + "."]
-    for path in sorted(folder.glob("host-verdicts-*.json")):
+    for path in [*sorted(folder.glob("selftest-*.json")), *sorted(folder.glob("host-verdicts-*.json"))]:
         device = json.loads(path.read_text())
-        both = {name: (here[name], outcome) for name, outcome in device["verdicts"].items() if name in here}
+        there = device.get("verdicts") or {f"selftest {exam['name']}": exam["outcome"] for exam in device["exams"]}
+        both = {name: (here[name], outcome) for name, outcome in there.items() if name in here}
         differ = {name: pair for name, pair in both.items() if pair[0] != pair[1]}
-        lines.append(f"The same on {device['device']['name']} ({device['date'][:10]}): **{len(both) - len(differ)} of {len(both)} the same**.")
+        alike = sum((one == "verified") == (other == "verified") for one, other in both.values())
+        lines += ["", f"On {device['device']['name']} ({_about(device)}): **{alike} of {len(both)} accepted, or refused, alike**, {len(both) - len(differ)} "
+                      "with the same word." + (" Others are refused there for what their results show, here for what they did:" if differ else "")]
         lines += [f"- {name}: {pair[0]} on host, {pair[1]} there" for name, pair in differ.items()]
     return lines
 
