@@ -1,7 +1,7 @@
 """A project, a judge and a writer for tests of the loop: real code, no device, no model.
 
 A scripted kernel is a text that says its own verdict: `// verdict: verified 12.5` or `// verdict: wrong`; and, as where a
-device is timed, `// speedup: 1.5 1.4 1.6` (median and interval).
+device is timed, `// speedup: 1.5 1.4 1.6` (median and interval), `// over eager: 1.2 1.4`.
 """
 
 from __future__ import annotations
@@ -91,8 +91,9 @@ class ScriptedJudge:
         paired = re.search(r"// speedup: ([\d.]+) ([\d.]+) ([\d.]+)", text)
         if paired:
             speedup, low, high = map(float, paired.groups())
+            eager = re.search(r"// over eager: ([\d.]+) ([\d.]+)", text)
             timing = Timing("device", timing.us, baseline_us=timing.us * speedup, baseline="compile", speedup=speedup,
-                            speedup_interval=(low, high))
+                            speedup_interval=(low, high), over_eager=eager and (float(eager[1]), float(eager[2])))
         return Verdict("verified", "every check passed", settings={"BLOCK": 128}, timing=timing, image=image)
 
     def confirm(self, variant_key: str, text: str, filename: str, *, settings: dict[str, int]) -> Verdict:

@@ -55,7 +55,9 @@ def test_builtin_has_nothing_for_the_region_and_something_inside(tmp_path: Path)
     assert status(result)[WHOLE.key] == "skipped" and any("one by one" in event.text for event in of(seen, events.Note))
 
 
-@pytest.mark.parametrize(("first", "inner"), [("wrong", True), ("verified 10", False)])
+@pytest.mark.parametrize(("first", "inner"), [
+    ("wrong", True), ("verified 10", False), ("verified 10\n// speedup: 1.0 0.98 1.02\n// over eager: 0.97 1.01", True),
+    ("verified 10\n// speedup: 1.0 0.98 1.02\n// over eager: 1.7 1.9", False)])
 def test_whoever_wrote_the_kernel(tmp_path: Path, first: str, inner: bool) -> None:
     paths, config = project(tmp_path / "p", PAIR, NORM, RELU)
     provider = write_writer(tmp_path, *[kernel(first, str(number)) for number in range(4)], *[kernel("verified 7", str(n)) for n in range(9)])

@@ -21,7 +21,7 @@ from forge_tui.engine.halt import StopReason, Watch
 from forge_tui.engine.judge.verdict import Verdict
 from forge_tui.engine.judging import Judges
 from forge_tui.engine.options import Settings
-from forge_tui.engine.outcome import conclude, value_of
+from forge_tui.engine.outcome import beats_eager, conclude, value_of
 from forge_tui.engine.providers.base import Ask, Exhausted, Provider, Reply, ReplyPending
 from forge_tui.engine.providers.live import LiveReplies
 from forge_tui.engine.recorder import Recorder
@@ -357,7 +357,7 @@ class Scheduler:
         if done is None or (done.status, done.best) != (status, winner.id if winner else None):
             self.recorder.record(events.OperatorDone(at=time.time(), variant=search.variant.key, status=status,
                                                      reason=reason, best=winner.id if winner else None), sync=True)
-        if stop is None and search.variant.covers and status not in ("won", "verified"):
+        if stop is None and search.variant.covers and status not in ("won", "verified") and not beats_eager(winner):
             self._look_inside(search.variant)
 
     def _look_inside(self, region: Variant) -> None:
