@@ -8,19 +8,28 @@ from math import ceil
 from msgspec import Struct
 from msgspec.structs import replace
 
-# Of an H200 (NVIDIA H100 Tensor Core GPU Architecture, 2022, table 3), and latencies rounded from its usual measurements.
+# Of an H200 (NVIDIA H100 Tensor Core GPU Architecture, 2022, table 3).
 MULTIPROCESSORS = 132
+CYCLES_A_US = 1755
+CLUSTER_MULTIPROCESSORS = {1: 132, 2: 132, 4: 120, 8: 112}
+"""Where blocks of clusters of that size can be at once: a cluster lies within one GPC, and few GPCs have a multiple of 8. Measured: with one
+block a multiprocessor, 112 blocks in clusters of 4 or 8 run together, 128 in clusters of 2, of 128 in larger ones some come after the others."""
 SHARED_BYTES = 227 << 10
 HALF_SHARED_BYTES = 110 << 10
 """What a block may ask for that shares its multiprocessor with another."""
-THREADS = 2048
+THREADS, REGISTERS = 2048, 65536
 PRODUCTS_A_CYCLE = {4: 512, 2: 1024}
 """Products of one multiprocessor by bytes of an element: tf32 and half types through `mma.sync`, about half the peak."""
-START_CYCLES, STAGE_CYCLES, SPLIT_CYCLES, SHARE_CYCLES = 2500, 100, 600, 60
-"""From a block's start to its first stage and from its last one to the end; a barrier; a cluster's sum, and each block's part in it."""
-MEMORY_CYCLES = 900
+
+# Fitted to the device times, caches cold, of 400 settings on 27 convolutions of ResNet-50 at batch 1 on an H200 (benchmarks/convolutions.py):
+# 10 % off in the root mean square. They stand for each other to a degree; what is compared is their sum.
+LAUNCH_CYCLES, START_CYCLES, STAGE_CYCLES, SPLIT_CYCLES = 9400, 1450, 190, 2300
+"""Of a launch; of a block, from its start to its first stage and from its last one to the end; a barrier; a cluster's sum."""
+MEMORY_CYCLES = 975
 """From a copy's start to its end, hidden behind the stages in flight."""
-ALONE_RATE, FULL_RATE = 0.5, 0.8
+CACHE_BYTES, MEMORY_BYTES = 30, 3400
+"""A cycle: from the second level to one multiprocessor, and from memory to all."""
+ALONE_RATE, FULL_RATE = 0.23, 0.55
 """Instructions a cycle of one scheduler: of a single warp, and of many."""
 
 
@@ -58,19 +67,15 @@ SHAPES = [(16, 32, 1, 2), (16, 64, 1, 4), (32, 32, 2, 2), (32, 64, 1, 4), (32, 6
 
 
 def best_tiles(work: Product, count: int) -> list[Tiles]:
-    """The settings of least modelled time, best first: of the same tile and split the best, of the best tile every TILE_K."""
-    ranked = sorted(_legal(work), key=lambda tiles: cycles(work, tiles))
-    chosen: dict[tuple[int, ...], Tiles] = {}
-    for tiles in ranked:
-        same = (tiles.TILE_M, tiles.TILE_N, tiles.SPLIT)
-        first = same == (ranked[0].TILE_M, ranked[0].TILE_N, ranked[0].SPLIT)
-        chosen.setdefault((*same, tiles.TILE_K * first), tiles)
-    return list(chosen.values())[:count]
+    """The settings of least modelled time, best first."""
+    return sorted(_legal(work), key=lambda tiles: cycles(work, tiles))[:count]
 
 
 def _legal(work: Product) -> Iterator[Tiles]:
     for rows, columns, warps_m, warps_n in SHAPES:
         for tile_k in (32, 16, 64) if rows * columns <= 4096 else (16,):       # larger ones of more do not fit the registers
+            if tile_k == 64 and rows * columns == 4096 and work.itemsize == 4:
+                continue
             for split in (1, 2, 4, 8):
                 chunks = ceil(work.depth / tile_k)
                 steps = ceil(chunks / split)
@@ -88,15 +93,25 @@ def shared_bytes(work: Product, tiles: Tiles) -> int:
 
 
 def cycles(work: Product, tiles: Tiles) -> float:
-    """Modelled cycles of the launch."""
+    """Modelled cycles of the launch, from the event before it to the one after it."""
     warps = tiles.WARPS_M * tiles.WARPS_N
     blocks = ceil(work.rows / tiles.TILE_M) * ceil(work.columns / tiles.TILE_N) * tiles.SPLIT
-    resident = min(SHARED_BYTES // (shared_bytes(work, tiles) + 2048), THREADS // (warps * 32))
-    waves = ceil(blocks / (MULTIPROCESSORS * resident))
-    together = min(resident, ceil(blocks / MULTIPROCESSORS))
+    resident = min(SHARED_BYTES // (shared_bytes(work, tiles) + 2048), THREADS // (warps * 32), REGISTERS // (registers(work, tiles) * warps * 32))
+    places = CLUSTER_MULTIPROCESSORS[tiles.SPLIT]
+    waves = ceil(blocks / (places * resident))
+    together = min(resident, ceil(blocks / places))
     steps = ceil(ceil(work.depth / tiles.TILE_K) / tiles.SPLIT)
-    block = max(steps * max(_alone(work, tiles), together * _shared(work, tiles)), (steps - 1) / (tiles.STAGES - 1) * MEMORY_CYCLES)
-    return waves * (START_CYCLES + block + (SPLIT_CYCLES + SHARE_CYCLES * tiles.SPLIT) * (tiles.SPLIT > 1))
+    block = max(steps * max(_alone(work, tiles), together * _shared(work, tiles)), ceil(steps / (tiles.STAGES - 1)) * MEMORY_CYCLES)
+    moved = (work.rows * work.depth + work.depth * work.columns + work.rows * work.columns) * work.itemsize
+    return LAUNCH_CYCLES + waves * (START_CYCLES + block + SPLIT_CYCLES * (tiles.SPLIT > 1)) + moved / MEMORY_BYTES
+
+
+def registers(work: Product, tiles: Tiles) -> int:
+    """About what NVRTC 13.0 gives a thread; the launch bounds limit it to what three blocks of a multiprocessor have, two of 256 threads."""
+    threads = tiles.WARPS_M * tiles.WARPS_N * 32
+    frags = tiles.TILE_M // tiles.WARPS_M // 16 * (tiles.TILE_N // tiles.WARPS_N // 8)
+    wanted = 30 + (12 * frags + 2 * tiles.TILE_K if work.itemsize == 4 else 8 * frags)
+    return min(ceil(wanted / 8) * 8, REGISTERS // (2 if threads > 128 else 3) // threads // 8 * 8)
 
 
 def _instructions(work: Product, tiles: Tiles) -> float:
@@ -118,6 +133,7 @@ def _alone(work: Product, tiles: Tiles) -> float:
 
 
 def _shared(work: Product, tiles: Tiles) -> float:
-    """Cycles of a stage that no other block can use: of the tensor cores, or of the four schedulers."""
+    """Cycles of a stage that no other block can use: of the tensor cores, of the four schedulers, or of the way from the second level."""
     products = tiles.TILE_M * tiles.TILE_N * tiles.TILE_K * (3 if work.itemsize == 4 else 1) / PRODUCTS_A_CYCLE[work.itemsize]
-    return max(products, tiles.WARPS_M * tiles.WARPS_N * _instructions(work, tiles) / 4 / FULL_RATE)
+    issue = tiles.WARPS_M * tiles.WARPS_N * _instructions(work, tiles) / 4 / FULL_RATE
+    return max(products, issue, (tiles.TILE_M + tiles.TILE_N) * tiles.TILE_K * work.itemsize / CACHE_BYTES)

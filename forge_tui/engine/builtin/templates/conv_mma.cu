@@ -281,7 +281,22 @@ FORGE_FN float float_of(const float* place, int rank) {
     return v;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
+// One result's sum in ordinary float32. Where a sum of split products is not finite, this decides: an infinite operand times the parts of the
+// other, which have either sign, is NaN, and the first part of the largest numbers rounds to infinity.
+FORGE_FN float plain_sum(const element* weight, const element* input, int n) {
+    const int pixel = n % PIXELS, y = pixel / OUT_W * STRIDE_H - PAD_H, x = pixel % OUT_W * STRIDE_W - PAD_W;
+    const element* image = input + (long long)(n / PIXELS) * (CHANNELS * IN_H * IN_W);
+    float sum = 0.f;
+#pragma unroll 1
+    for (int k = 0; k < DEPTH; ++k) {
+        const int tap = k % TAPS, v = y + tap / KERNEL_W, u = x + tap % KERNEL_W;
+        const bool there = (unsigned)v < IN_H && (unsigned)u < IN_W;
+        sum = fmaf(forge::to_float(weight[k]), there ? forge::to_float(image[(k / TAPS * IN_H + v) * IN_W + u]) : 0.f, sum);
+    }
+    return sum;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 128 ? 2 : 3)
 conv_mma(const DTYPE_input* __restrict__ input, const DTYPE_weight* __restrict__ weight, DTYPE_out* __restrict__ out@PARAMETERS@) {
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ finish channel[ROWS];
@@ -348,7 +363,10 @@ conv_mma(const DTYPE_input* __restrict__ input, const DTYPE_weight* __restrict__
 #pragma unroll
             for (int other = 0; other < SPLIT; ++other) x += float_of(place, other);
         } else x = *place;
-        if (n < COLUMNS && row + c < OUT_CHANNELS) to[(long long)(row + c) * PIXELS] = forge::from_float<DTYPE_out>(channel[r](x));
+        if (n >= COLUMNS || row + c >= OUT_CHANNELS) continue;
+        if constexpr (SIZE == 4)
+            if (!(fabsf(x) < INFINITY)) x = plain_sum(weight + (long long)(row + c) * DEPTH, input, n);
+        to[(long long)(row + c) * PIXELS] = forge::from_float<DTYPE_out>(channel[r](x));
     }
     if constexpr (SPLIT > 1) forge::cluster_sync();         // a block's memory lives until the others have read it
 }
