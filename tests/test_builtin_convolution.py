@@ -202,13 +202,14 @@ def test_the_file_itself_refuses_calls_of_another_kind() -> None:
     assert "numel" in (file.refusal(replace(_with(good, "input", huge), outputs=(huge,)), H200) or "")
 
 
-def _layer(channels: int, out: int, size: int, kernel: int, stride: int, dtype: str = "float32", batch: int = 1) -> Call:
+def _layer(channels: int, out: int, size: int, kernel: int, stride: int, dtype: str = "float32", batch: int = 1,
+           operator: str = RELU) -> Call:
     def spec(*shape: int) -> TensorSpec:
         return TensorSpec(dtype, shape, tuple(torch.empty(shape, device="meta").stride()))
 
     pairs = {"stride": stride, "padding": kernel // 2, "dilation": 1}
     after = (size - 1) // stride + 1
-    return Call(RELU, {"input": spec(batch, channels, size, size), "weight": spec(out, channels, kernel, kernel), "bias": None,
+    return Call(operator, {"input": spec(batch, channels, size, size), "weight": spec(out, channels, kernel, kernel), "bias": None,
                        **{name: Items((value, value)) for name, value in pairs.items()}, "groups": 1, "running_mean": spec(out),
                        "running_var": spec(out), "norm_weight": spec(out), "norm_bias": spec(out), "training": False, "momentum": 0.1, "eps": 1e-5},
                 (spec(batch, out, after, after),))
@@ -237,6 +238,13 @@ def test_all_settings_of_all_layers_are_legal() -> None:
             call = _layer(*layer, batch=batch)
             (kernel,) = kernels_for(call)
             assert len(settings_of(kernel, call)) == kernel.text.count("{ TILE_M =") == 12
+
+
+def test_a_convolution_alone_is_offered_where_latency_decides() -> None:
+    for layer in LAYERS.values():
+        assert kernels_for(_layer(*layer, operator=CONV)), layer
+        assert not kernels_for(_layer(*layer, operator=CONV, batch=8)) and kernels_for(_layer(*layer, batch=8)), layer
+    assert not kernels_for(_layer(64, 64, 224, 3, 1, operator=CONV)), "a large image"
 
 
 def test_the_first_settings_are_among_the_fastest_measured() -> None:

@@ -15,6 +15,9 @@ CONV, NORM = "torch.nn.functional.conv2d", "torch.nn.functional.batch_norm"
 STATISTICS = ("running_mean", "running_var", "norm_weight", "norm_bias")
 POINTS = 12
 """Settings in a file."""
+ALONE_PRODUCTS = 1 << 27
+"""Most products of a convolution by itself. Up to there (a layer of ResNet at batch 1 has 1.2e8) launch, latency and the few blocks of small images
+take most of the time, in cuDNN's kernels too; past it those use the tensor cores better than `mma.sync` can, and no second operator is saved."""
 
 
 @offers(CONV, f"{CONV}+{NORM}", *(f"{CONV}+{NORM}+{name}" for name in SIMPLE))
@@ -43,6 +46,8 @@ def convolution(call: Call) -> Iterator[Recipe]:
     plain = filters.shape[2:] == (1, 1) and stride.now == (1, 1) and padding.now == (0, 0)
     vector = next(n for n in (16 // source.itemsize, 4 // source.itemsize, 1) if pixels % n == 0) if plain else 1
     work = Product(filters.shape[0], source.shape[0] * pixels, prod(filters.shape[1:]), source.itemsize, plain, vector)
+    if not normed and work.rows * work.columns * work.depth > ALONE_PRODUCTS:
+        return
     yield Recipe("conv_mma", "fusion" if normed else "tiling", "implicit matrix product on the tensor cores, the depth shared by a cluster", {
         "GUARD": quoted(guards + ["not training"] * normed),
         "STRIDE_H": stride.text[0], "STRIDE_W": stride.text[-1], "PAD_H": padding.text[0], "PAD_W": padding.text[-1],

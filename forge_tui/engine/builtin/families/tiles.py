@@ -22,7 +22,7 @@ PRODUCTS_A_CYCLE = {4: 512, 2: 1024}
 """Products of one multiprocessor by bytes of an element: tf32 and half types through `mma.sync`, about half the peak."""
 
 # Fitted to the device times, caches cold, of 400 settings on 27 convolutions of ResNet-50 at batch 1 on an H200 (benchmarks/convolutions.py):
-# 10 % off in the root mean square. They stand for each other to a degree; what is compared is their sum.
+# 13 % off in the root mean square. They stand for each other to a degree; what is compared is their sum.
 LAUNCH_CYCLES, START_CYCLES, STAGE_CYCLES, SPLIT_CYCLES = 9400, 1450, 190, 2300
 """Of a launch; of a block, from its start to its first stage and from its last one to the end; a barrier; a cluster's sum."""
 MEMORY_CYCLES = 975
@@ -73,9 +73,8 @@ def best_tiles(work: Product, count: int) -> list[Tiles]:
 
 def _legal(work: Product) -> Iterator[Tiles]:
     for rows, columns, warps_m, warps_n in SHAPES:
-        for tile_k in (32, 16, 64) if rows * columns <= 4096 else (16,):       # larger ones of more do not fit the registers
-            if tile_k == 64 and rows * columns == 4096 and work.itemsize == 4:
-                continue
+        depths = (32, 16, 64) if rows * columns < 4096 or work.itemsize == 2 else (32, 16)
+        for tile_k in depths if rows * columns <= 4096 else (16,):             # larger ones of more do not fit the registers
             for split in (1, 2, 4, 8):
                 chunks = ceil(work.depth / tile_k)
                 steps = ceil(chunks / split)
