@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hostset.report import host_sections
+from benchmarks.report_convolutions import convolutions
 from benchmarks.report_models import models
 from benchmarks.results import FOLDER
 
@@ -28,7 +29,7 @@ def main() -> None:
 def render(folder: Path) -> str:
     """The whole page."""
     parts = [HEAD]
-    for name, section in (("operators", _operators), ("turnaround", _turnaround), ("repeatability", _repeatability),
+    for name, section in (("operators", _operators), ("convolutions", convolutions), ("turnaround", _turnaround), ("repeatability", _repeatability),
                           ("robustness", _robustness), ("selftest", _selftest), ("models", models), ("exchange", _exchange)):
         for path in sorted(folder.glob(f"{name}-*.json")):
             document = json.loads(path.read_text())
