@@ -21,8 +21,10 @@ from forge_tui.engine.builtin.families.convolution import CONV, NORM
 from forge_tui.engine.builtin.families.elementwise import SIMPLE
 from forge_tui.engine.builtin.families.tiles import Product, Tiles, cycles
 from forge_tui.engine.check.checking import ORDERS, check_file
+from forge_tui.engine.judge.draws import Drawer
 from forge_tui.engine.judge.judge import judge_text
 from forge_tui.engine.judge.options import JudgeOptions
+from forge_tui.engine.judge.reference import compare, eager
 from forge_tui.engine.operators import describe
 from forge_tui.specs import Call, Items, TensorSpec
 from tests.kernels import FLOATS, Sample, bound, draw, parsed, run, settings_of
@@ -148,6 +150,19 @@ def test_orders_of_warps_find_no_race() -> None:
     spec = "input=float32(1, 96, 4, 4), weight=float32(40, 96, 3, 3), padding=1"
     report = check_file(kernel.text, "conv_mma.cu", spec, {"SPLIT": 4}, orders=ORDERS[:3])
     assert report.status == "clean" and "results right" in report.sentence, report
+
+
+@needs_nvrtc
+def test_one_large_element_in_a_deep_sum_costs_no_digits() -> None:
+    """On the judge's draw `one spike` the error is within what is allowed before the operator's sensitivity counts."""
+    item = case(RELU, (1, 128, 5, 5), (16, 128, 3, 3), padding=1)
+    (kernel,) = kernels_for(item.call)
+    settings = settings_of(kernel, item.call)[0]
+    for seed in range(4):
+        values = Drawer(item.call, [item.tensors], {}, seed).make("one spike")
+        drawn = Sample(item.call, {**item.arguments, **values}, eager(item.call, values))
+        (found,) = compare(item.call, values, drawn.eager, run(kernel, drawn, settings))
+        assert found.passed and found.figure < 0.8 * found.allowed, (seed, found)
 
 
 @needs_nvrtc

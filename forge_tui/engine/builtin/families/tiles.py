@@ -62,8 +62,8 @@ class Tiles(Struct, frozen=True):
 
 
 SHAPES = [(16, 32, 1, 2), (16, 64, 1, 4), (32, 32, 2, 2), (32, 64, 1, 4), (32, 64, 2, 4), (64, 32, 2, 2), (64, 32, 4, 2), (64, 64, 2, 2),
-          (64, 64, 2, 4), (64, 64, 4, 2), (128, 64, 4, 2), (64, 128, 2, 4)]
-"""TILE_M, TILE_N, WARPS_M, WARPS_N."""
+          (64, 64, 2, 4), (128, 64, 4, 2), (64, 128, 2, 4)]
+"""TILE_M, TILE_N, WARPS_M, WARPS_N; of 64 x 64 and eight warps one arrangement: the model sees no difference."""
 
 
 def best_tiles(work: Product, count: int) -> list[Tiles]:
