@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 # Of an H200 (NVIDIA H100 Tensor Core GPU Architecture, 2022, table 3).
 CLUSTER_MULTIPROCESSORS = {1: 132, 2: 132, 4: 120, 8: 112}
-"""On how many of the 132 multiprocessors blocks of clusters of that size can be: a cluster lies within one GPC, and few GPCs have a multiple of 8. Measured: with one
-block a multiprocessor, 112 blocks in clusters of 4 or 8 run together, 128 in clusters of 2, of 128 in larger ones some come after the others."""
+"""On how many of the 132 multiprocessors blocks of clusters of that size can be: a cluster lies within one GPC, and few of these have a
+multiple of 8. Measured with one block a multiprocessor: 112 blocks in clusters of 4 or 8 run together, and 128 in clusters of 2; of 128 in
+larger ones some come after the others."""
 SHARED_BYTES = 227 << 10
 HALF_SHARED_BYTES = 110 << 10
 """What a block may ask for that shares its multiprocessor with another."""
