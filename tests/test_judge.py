@@ -18,8 +18,10 @@ from forge_tui.engine.judge.options import JudgeOptions
 from forge_tui.engine.judge.proxy import proxies, restride
 from forge_tui.engine.judge.selftest import variant_of
 from forge_tui.engine.judge.verdict import Check, Verdict, eager_off
+from forge_tui.engine.operators import tensor_spec
 from forge_tui.engine.show import render_verdict
-from forge_tui.specs import TensorSpec
+from forge_tui.engine.statistics import statistics
+from forge_tui.specs import Call, TensorSpec
 from tests.judging import CountingTimer, PythonTarget
 
 PLAN = """/*forge
@@ -431,7 +433,6 @@ def test_no_probe_without_a_judge_that_works() -> None:
 
 
 def test_every_draw_can_be_made_in_every_layout() -> None:
-    from forge_tui.engine.statistics import statistics
     from tests import builtin_cases, norm_cases
 
     for family in ({**builtin_cases.FAMILIES, **norm_cases.FAMILIES}).values():
@@ -452,3 +453,15 @@ def test_where_eager_itself_is_off_a_person_is_told() -> None:
     assert eager_off(verdict(0.002)) == ""
     assert "3.4% off on the captured inputs" in eager_off(verdict(0.034))
     assert any("3.4% off" in line for line in render_verdict(verdict(0.034)))
+
+
+@pytest.mark.parametrize("values", [torch.tensor([0, 5, 2**63 - 1]), torch.tensor([-2**63, 2**63 - 1]),
+                                    torch.tensor([1, 7, 60000], dtype=torch.uint16), torch.tensor([3, 2**31], dtype=torch.uint32)], ids=str)
+def test_draws_of_integers_at_the_ends_of_their_range(values: torch.Tensor) -> None:
+    call = Call("torch.add", {"input": tensor_spec(values), "other": 1}, (tensor_spec(values),))
+    drawer = Drawer(call, [{"input": values}], {"input": statistics([values])}, 3)
+    for name in drawer.names():
+        drawn = drawer.make(name)["input"]
+        assert drawn.dtype == values.dtype and drawn.shape == values.shape
+        low, high = int(values.to(torch.int64).min()), int(values.to(torch.int64).max())
+        assert all(low <= int(item) <= high for item in drawn.to(torch.int64))

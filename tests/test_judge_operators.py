@@ -77,3 +77,18 @@ def test_zeros_constants_and_scaled_copies(family: str, dtype: torch.dtype) -> N
             if first.passed:
                 limit = 3 * first.eager + {torch.float32: 1e-6, torch.float16: 1.2e-3, torch.bfloat16: 1e-2}[dtype]
                 assert distance <= limit, f"{label} passes for {family} {name}: {distance:.3g} away, eager {first.eager:.3g}"
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_batch_norm_without_eps_is_refused_whatever_the_captured_variances(dtype: torch.dtype) -> None:
+    """A channel that nothing came through while training has a variance of zero: seen in no usual capture."""
+    item = norm_cases.BATCH_NORM["planes"](dtype)
+    item.tensors["running_var"].mul_(50)
+    kernel = next(kernel for kernel in kernels_for(item.call) if kernel.name == "batch_planes")
+    wrong = kernel.text.replace("running_var[c]) + eps", "running_var[c]) + 0.f")
+    assert wrong != kernel.text
+    for seed in range(4):
+        right, verdict = (judge_text(text, "k.cu", variant_of(item), [item.tensors], HostTarget(), seed=seed, options=JudgeOptions(tune_points=1))
+                          for text in (kernel.text, wrong))
+        assert right.verified and verdict.outcome == "wrong", (right.sentence, verdict.sentence)

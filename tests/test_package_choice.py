@@ -35,9 +35,10 @@ def test_a_verdict_from_before_over_eager_was_recorded_is_not_taken_for_faster()
     assert select([winner(1.3)], "eager") == ([], [(winner(1.3), "not timed against eager")])
 
 
-def test_a_name_that_fits_nothing() -> None:
-    with pytest.raises(ProjectError, match="safe, eager, all"):
+@pytest.mark.parametrize("choice", ["gelu", "", " , ", "safe,softmax"])
+def test_a_name_that_fits_nothing(choice: str) -> None:
+    with pytest.raises(ProjectError, match="safe, eager or all"):
         try:
-            select([SURE], "gelu")
+            select([SURE], choice)
         except ProjectError as error:
             raise ProjectError(f"{error} {error.cure}") from error

@@ -33,6 +33,8 @@ NAMES = ("like the captured", "fresh weights", "permuted", "one element changed"
 
 JITTER = 0.05
 """Standard deviation, relative, of what is added to resampled values, so that none is a captured one."""
+MOST_INT = 2**63 - 2
+"""The largest number that torch.randint draws."""
 SPIKE = 1000.0
 """The spike, in units of the largest captured magnitude."""
 
@@ -114,14 +116,15 @@ class Drawer:
         if source.dtype == torch.bool:
             chosen = _pick(source, generator)
             return chosen if name != "constant" else chosen.reshape(-1)[0].expand(source.shape)
-        low, high = int(source.min()), int(source.max())
+        whole = source.to(torch.int64)                      # torch finds no extremes of the wider unsigned ones
+        low, high = int(whole.min()), min(int(whole.max()), MOST_INT)
         table = self.specs.get("weight")
         if self.short == "embedding" and tensor == "input" and table is not None:
             low, high = 0, table.shape[0] - 1
         shape = (1,) * source.dim() if name == "constant" else source.shape
         drawn = torch.randint(low, high + 1, shape, generator=generator, device=source.device)
         if name == "edges":
-            drawn = torch.where(drawn * 2 > low + high, high, low)
+            drawn = torch.where(drawn > (low + high) // 2, high, low)
         statistics = self.statistics.get(tensor)
         if statistics and statistics.sorted_last and source.dim():
             drawn = drawn.sort(-1).values

@@ -35,6 +35,8 @@ FAR = 8.0
 """Of `far from zero`: the mean in standard deviations. A variance taken as the difference of two averages loses 6 of float32's 24
 bits there, one taken about the mean 3, as eager's does: enough to tell them apart, and honest sums in any order still pass."""
 WEIGHT_SPREAD = 0.25
+DEAD = 0.25
+"""Part of a batch norm's channels whose variance is zero or of the size of eps in `other weights`."""
 
 
 def names(call: Call, weights: bool) -> list[str]:
@@ -64,12 +66,17 @@ def make(name: str, call: Call, tensor: str, source: torch.Tensor, generator: to
         return _far(source)
     if name == "at the thresholds":
         return _at_thresholds(call, source, generator)
-    return _other_weights(tensor, source, generator)
+    return _other_weights(call, tensor, source, generator)
 
 
 def _steps(call: Call) -> list[str]:
     """Names of the operators in a row that the call is: one, for all but regions."""
     return [path.rpartition(".")[2] for path in call.operator.split("+")]
+
+
+def _real(call: Call, name: str, default: float) -> float:
+    value = call.arguments.get(name, default)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else default
 
 
 def _number(call: Call, name: str, default: int) -> int:
@@ -127,13 +134,21 @@ def _at_thresholds(call: Call, source: torch.Tensor, generator: torch.Generator)
     return by_pieces(source, piece)
 
 
-def _other_weights(tensor: str, source: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Weights as training might leave them: ones are no longer ones, zeros no longer zeros. Variances stay positive."""
+def _other_weights(call: Call, tensor: str, source: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Weights as training might leave them: ones are no longer ones, zeros no longer zeros. Variances are never negative: a few are
+    those of channels that nothing comes through, zero or of the size of `eps`, which is seen nowhere else."""
     total = sum(float(part.to(torch.float64).abs().sum()) for part in source.reshape(-1).split(PIECE))
-    scale = total / max(1, source.numel()) or 1.0
+    scale, eps = total / max(1, source.numel()) or 1.0, _real(call, "eps", 0.0)
 
     def piece(part: torch.Tensor) -> torch.Tensor:
         wide, noise = part.to(torch.float32), torch.randn(part.shape, generator=generator, device=part.device)
-        return (wide * (1 + WEIGHT_SPREAD * noise).abs() if tensor == "running_var" else wide + WEIGHT_SPREAD * scale * noise).to(part.dtype)
+        if tensor != "running_var":
+            return (wide + WEIGHT_SPREAD * scale * noise).to(part.dtype)
+        dead = torch.rand(part.shape, generator=generator, device=part.device)
+        moved = wide * (1 + WEIGHT_SPREAD * noise).abs()
+        return torch.where(dead < DEAD, torch.where(noise < 0, 0.0, noise * eps), moved).to(part.dtype)
 
-    return by_pieces(source, piece)
+    made = by_pieces(source, piece)
+    if tensor == "running_var" and made.numel():
+        made.view(-1)[_place(made, generator)] = 0.0         # at least one, of however few channels
+    return made

@@ -27,11 +27,11 @@ def select(winners: list[Winner], choice: str) -> tuple[list[Winner], list[tuple
         reasons = [(winner, why(winner.verdict.timing)) for winner in winners]
         return [winner for winner, reason in reasons if not reason], [(winner, reason) for winner, reason in reasons if reason]
     names = [name.strip() for name in choice.split(",") if name.strip()]
-    for name in names:
-        if not any(_named(winner, name) for winner in winners):
+    for name in names or [""]:
+        if not any(_named(winner, name) for winner in winners if name):
             known = ", ".join(f"{winner.variant.key} {winner.variant.operator}" for winner in winners) or "none"
             raise ProjectError(f"no verified kernel is called {name!r}", where="--select",
-                               cure=f"write safe, eager, all, or some of: {known}")
+                               cure=f"write safe, eager or all (each on its own), or some of: {known}")
     chosen = [winner for winner in winners if any(_named(winner, name) for name in names)]
     return chosen, [(winner, "not among those named") for winner in winners if winner not in chosen]
 
