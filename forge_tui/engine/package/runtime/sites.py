@@ -12,7 +12,8 @@
 | `norm(a + b)` | `add_norm(norm, a, b)` |
 | `s = a + b; r = s; y = norm(s)` | `s, y = add_norm_sum(norm, a, b); r = s` |
 
-Two assignments to one name in a row count as one expression. What `act` and `norm` are is not known from the source: names
+Two assignments to one name in a row count as one expression, unless somebody may see the name between them: a function inside
+that closes over it, `locals()`, what handles an exception. What `act` and `norm` are is not known from the source: names
 only say where to look, and the helper, which gets the very objects, decides at every call and otherwise does what was written.
 Operands are evaluated in the order in which they were. The source is believed only if it compiles to the function's own code.
 """
@@ -25,7 +26,8 @@ import functools
 import linecache
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 KINDS = ("act_mul", "mul_act", "norm_act", "conv_norm", "conv_norm_act", "add_act", "iadd_act", "add_norm", "add_norm_sum")
@@ -35,6 +37,10 @@ _ACTIVATION = re.compile(r"act|silu|swish|gelu|relu|sigmoid|tanh|non_?lin", re.I
 _NORM = re.compile(r"norm|^(ln|gn|bn)|_(ln|gn|bn)", re.IGNORECASE)
 _CONV = re.compile(r"conv", re.IGNORECASE)
 _HELD = "__forge_held__"
+_SEES_LOCALS = frozenset(("locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"))
+"""Called inside a function, these may see any name of its."""
+_RAISES_ON = frozenset(("no_grad", "enable_grad", "inference_mode", "set_grad_enabled", "autocast", "record_function", "device"))
+"""Contexts of torch's that end no exception."""
 
 
 def helper_name(kind: str) -> str:
@@ -110,10 +116,13 @@ class _Rewriter(ast.NodeTransformer):
         """Kinds by the qualified name and the first line of the function, of those around it too."""
         self._scopes: list[str] = []
         self._functions: list[tuple[str, int]] = []
+        self._seen: list[Callable[[str], bool]] = [_any_name]
+        """Of each scope and each part of one: whether a name may be seen between two statements of it."""
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         self._scopes.append(node.name)
-        self.generic_visit(node)
+        with self._seeing(_any_name):
+            self.generic_visit(node)
         self._scopes.pop()
         return node
 
@@ -121,10 +130,42 @@ class _Rewriter(ast.NodeTransformer):
         first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
         self._functions.append((".".join([*self._scopes, node.name]), first))
         self._scopes += [node.name, "<locals>"]
-        self.generic_visit(node)
+        with self._seeing(_seen_names(node)):
+            self.generic_visit(node)
         del self._scopes[-2:]
         self._functions.pop()
         return node
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
+
+    def visit_Try(self, node: ast.Try) -> ast.AST:
+        """What handles an exception sees how far the statements came."""
+        node.body = self._handled(node.body, bool(node.handlers or node.finalbody))
+        node.handlers = self._handled(node.handlers, bool(node.finalbody))
+        node.orelse = self._handled(node.orelse, bool(node.finalbody))
+        node.finalbody = self._handled(node.finalbody, False)
+        return node
+
+    visit_TryStar = visit_Try  # type: ignore[assignment]
+
+    def visit_With(self, node: ast.With) -> ast.AST:
+        """A context may end an exception, as a handler does."""
+        node.items = [self.visit(item) for item in node.items]
+        node.body = self._handled(node.body, not all(_raises_on(item.context_expr) for item in node.items))
+        return node
+
+    visit_AsyncWith = visit_With  # type: ignore[assignment]
+
+    def _handled(self, nodes: list[Any], handled: bool) -> list[Any]:
+        with self._seeing(_any_name if handled else self._seen[-1]):
+            done = self._block(nodes) if nodes and isinstance(nodes[0], ast.stmt) else nodes
+            return [self.visit(node) for node in done]
+
+    @contextmanager
+    def _seeing(self, seen: Callable[[str], bool]) -> Iterator[None]:
+        self._seen.append(seen)
+        yield
+        self._seen.pop()
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         for name in ("body", "orelse", "finalbody"):
@@ -178,7 +219,7 @@ class _Rewriter(ast.NodeTransformer):
         at = 0
         while at < len(statements):
             here, after = statements[at], statements[at + 1] if at + 1 < len(statements) else None
-            merged = _merged(here, after) or self._sum_in_place(here, after)
+            merged = self._merged(here, after) or self._sum_in_place(here, after)
             if merged is not None:
                 statements = [*statements[:at], merged, *statements[at + 2:]]
                 continue
@@ -196,6 +237,8 @@ class _Rewriter(ast.NodeTransformer):
         if not (isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Add) and isinstance(one.target, ast.Name)):
             return None
         name = one.target.id
+        if self._seen[-1](name):
+            return None
         call = _activation(other.value) if isinstance(other, ast.Assign) and _target(other) == name else None
         if call is None or call.keywords or not _is_name(call.args[0], name) or name in _names(call.func):
             return None
@@ -213,20 +256,48 @@ class _Rewriter(ast.NodeTransformer):
             end += 1
         result = _target(statements[end]) if end < len(statements) else None
         call = _norm(statements[end].value) if result is not None else None  # type: ignore[attr-defined]
-        if call is None or not _is_name(call.args[0], total) or assigned & set(_names(call.func)):
+        if call is None or not _is_name(call.args[0], total) or assigned & set(_names(call.func)) or any(map(self._seen[-1], assigned)):
             return None
         pair = ast.Tuple([ast.Name(total, ast.Store()), ast.Name(_HELD, ast.Store())], ast.Store())
         first = ast.Assign([pair], self._helper("add_norm_sum", value, call.func, self.visit(value.left), self.visit(value.right)))
         last = ast.Assign([ast.Name(result, ast.Store())], ast.Name(_HELD, ast.Load()))
-        made = [ast.copy_location(first, statements[at]), *statements[at + 1:end], ast.copy_location(last, statements[end])]
+        after = [last, ast.Delete([ast.Name(_HELD, ast.Del())])]  # what is held is freed when the model frees it
+        made = [ast.copy_location(first, statements[at]), *statements[at + 1:end],
+                *(ast.copy_location(statement, statements[end]) for statement in after)]
         return made, end + 1 - at
 
+    def _merged(self, one: ast.stmt, other: ast.stmt | None) -> ast.stmt | None:
+        name = _target(one)
+        return None if name is None or other is None or _target(other) != name or self._seen[-1](name) else _merged(name, one, other)
 
-def _merged(one: ast.stmt, other: ast.stmt | None) -> ast.stmt | None:
-    """`t = E` and `t = F(t)` as `t = F(E)`, where that is a site; None elsewhere."""
-    name = _target(one)
-    if name is None or other is None or _target(other) != name:
-        return None
+
+def _any_name(_: str) -> bool:
+    return True
+
+
+def _seen_names(function: ast.AST) -> Callable[[str], bool]:
+    """Of a function: whether other code may see a name of its between two statements, or it is not the function's own."""
+    if _SEES_LOCALS & {item.attr if isinstance(item, ast.Attribute) else item.id for item in ast.walk(function)
+                       if isinstance(item, (ast.Attribute, ast.Name))}:
+        return _any_name
+    names: set[str] = set()
+    for item in ast.walk(function):
+        if isinstance(item, (ast.Global, ast.Nonlocal)):
+            names.update(item.names)
+        elif item is not function and isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp)):
+            names.update(_names(item))
+    return names.__contains__
+
+
+def _raises_on(context: ast.expr) -> bool:
+    """Whether a context is one of torch's that leave an exception alone, by its name."""
+    function = context.func if isinstance(context, ast.Call) else None
+    name = function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    return name in _RAISES_ON
+
+
+def _merged(name: str, one: ast.stmt, other: ast.stmt) -> ast.stmt | None:
+    """`t = E` and `t = F(t)` as `t = F(E)`, where that is a site; None elsewhere. name: `t`."""
     inner, outer = one.value, other.value  # type: ignore[attr-defined]
     if sum(used == name for used in _names(outer)) != 1:
         return None
