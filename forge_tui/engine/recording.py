@@ -335,11 +335,13 @@ def call_form(func: Any, args: Any, kwargs: Mapping[str, Any], inputs: Mapping[s
     waiting: dict[int, list[str]] = {}
     for name, tensor in inputs.items():
         waiting.setdefault(id(tensor), []).append(name)
-    given = [tensor for _, tensor in named_tensors({"positional": tuple(args), "keywords": tuple(kwargs.values())})]
     names = []
-    for tensor in given:
+    for own, tensor in named_tensors({"": tuple(args), **kwargs}):
         left = waiting.get(id(tensor), [])
-        names.append((left.pop(0) if len(left) > 1 else left[0]) if left else "")
+        name = own if own in left else left[0] if left else ""  # one tensor may be several arguments: a keyword says which
+        if len(left) > 1:
+            left.remove(name)
+        names.append(name)
     return CallForm(path, tuple(to_value(value) for value in args), {key: to_value(value) for key, value in kwargs.items()},
                     tuple(names))
 

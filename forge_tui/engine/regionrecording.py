@@ -107,7 +107,8 @@ class RegionRecorder:
             kind = kind_of(module)
             names = state_names(module)
             values = [*args, *(state_of(module, names, frozenset(names)) or [])]
-            self._end(inside, result, f"module:{inside.name}", values, [Callee(inside.name, source_of(kind), tuple(names))])
+            self._end(inside, result, f"module:{inside.name}", values, [Callee(inside.name, source_of(kind), tuple(names))],
+                      list(inside.arguments))
 
     # -- functions
 
@@ -123,7 +124,7 @@ class RegionRecorder:
             inside = self._begin(path_of(function), arguments)
             result = function(*args, **kwargs)
             callee = Callee(path_of(function), source_of(function))
-            self._end(inside, result, f"function:{callee.path}", list(args), [callee], kwargs)
+            self._end(inside, result, f"function:{callee.path}", list(args), [callee], list(arguments), kwargs)
             return result
 
         return recorded
@@ -267,11 +268,11 @@ class RegionRecorder:
         states = [_callee(item) for item in callees]
         if any(state is None for state in states):
             return
-        tensors = [arguments["input"], *([arguments["other"]] if "other" in arguments else [])]
-        values = [*tensors, *(value for state in states for value in state[1]), *more]  # type: ignore[index]
+        places = [name for name in ("input", "other") if name in arguments]
+        values = [*(arguments[name] for name in places), *(value for state in states for value in state[1]), *more]  # type: ignore[index]
         watched.inside.name, watched.inside.arguments = operator, arguments
         found = [state[0] for state in states]  # type: ignore[index]
-        self._end(watched.inside, result, f"{kind}:{','.join(callee.path for callee in found)}", values, found)
+        self._end(watched.inside, result, f"{kind}:{','.join(callee.path for callee in found)}", values, found, places)
 
     # -- all of them
 
@@ -279,9 +280,9 @@ class RegionRecorder:
         versions = [tensor._version for tensor in arguments.values() if isinstance(tensor, torch.Tensor)]
         return _Inside(name, arguments, versions, self._recorder.forward_calls.copy())
 
-    def _end(self, inside: _Inside, result: Any, function: str, values: list[Any], callees: list[Callee],
+    def _end(self, inside: _Inside, result: Any, function: str, values: list[Any], callees: list[Callee], places: list[str],
              keywords: Mapping[str, Any] | None = None) -> None:
-        """Records a region's call, where it is one that a kernel may take."""
+        """Records a region's call, where it is one that a kernel may take. places: what the first of `values` are called."""
         outputs = flatten_outputs(result)
         inputs = dict(named_tensors(inside.arguments))
         plain_result = isinstance(result, torch.Tensor) or (type(result) is tuple and len(result) == len(outputs))
@@ -290,7 +291,7 @@ class RegionRecorder:
                 or any(tensor._version > before for tensor, before in list(zip(inputs.values(), inside.versions, strict=False))[len(aliases):])
                 or _shares_memory(inputs.values(), outputs[len(aliases):])):
             return
-        form = _form(function, values, dict(keywords or {}), inputs, callees)
+        form = _form(function, values, dict(keywords or {}), inputs, callees, places)
         covered = self._recorder.forward_calls - inside.calls
         if form is None or sum(covered.values()) < 2:
             return
@@ -350,19 +351,21 @@ def _callee(item: Any) -> tuple[Callee, list[Any]] | None:
 
 
 def _form(function: str, values: list[Any], keywords: dict[str, Any], inputs: Mapping[str, torch.Tensor],
-          callees: list[Callee]) -> CallForm | None:
-    """The call as a package sees it; None where a tensor is none of the operator's."""
-    waiting: dict[int, list[str]] = {}
-    for name, tensor in inputs.items():
-        waiting.setdefault(id(tensor), []).append(name)
+          callees: list[Callee], places: list[str]) -> CallForm | None:
+    """The call as a package sees it; None where a tensor is none of the operator's arguments, or might be any of several.
+
+    places: names of the first of `values`. Keywords have their own names. Which argument any other tensor is, its identity says: one
+    that is two arguments here would leave open where two different ones go in another call.
+    """
+    known: list[str | None] = [*places[:len(values)], *[None] * (len(values) - len(places)), *keywords]
     names = []
-    for value in [*values, *keywords.values()]:
+    for name, value in zip(known, [*values, *keywords.values()], strict=True):
         if isinstance(value, torch.Tensor):
-            left = waiting.get(id(value))
-            if not left:
+            same = [other for other, tensor in inputs.items() if tensor is value and name in (None, other)]
+            if len(same) != 1:
                 return None
-            names.append(left.pop(0) if len(left) > 1 else left[0])
-    if set(names) != set(inputs):
+            names += same
+    if sorted(names) != sorted(inputs):
         return None
     return CallForm(function, tuple(to_value(value) for value in values), {key: to_value(value) for key, value in keywords.items()},
                     tuple(names), tuple(callees))
