@@ -13,7 +13,7 @@ from hostkit import line_of, needs_nvrtc
 
 from forge_tui.cuda.device import H200
 from forge_tui.engine.check.checking import CheckReport, check_file
-from forge_tui.engine.check.inputs import choose, parse_spec
+from forge_tui.engine.check.inputs import choose, make, parse_spec
 from forge_tui.engine.check.page import render
 from forge_tui.engine.judge.selftest import exams
 from forge_tui.engine.kernelfile import parse
@@ -125,6 +125,13 @@ def test_specs() -> None:
                   "**x", "input=float32('a')", "input=float32(4, offset=-1)"):
         with pytest.raises(ProjectError):
             parse_spec(wrong)
+
+
+@pytest.mark.parametrize("operator", ["torch.add+torch.nn.functional.relu", "torch.nn.functional.silu+torch.mul",
+                                      "torch.nn.functional.conv2d+torch.nn.functional.batch_norm"])
+def test_arguments_that_a_region_lacks_are_named(operator: str) -> None:
+    with pytest.raises(ProjectError, match="needs|refuses"):
+        make(operator, {"input": torch.randn(2, 3, 8, 8)}, "--inputs")
 
 
 def test_the_example_is_one_the_guards_admit() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from scripted import NORM, SOFTMAX
 
@@ -42,3 +43,9 @@ def test_a_name_that_fits_nothing(choice: str) -> None:
             select([SURE], choice)
         except ProjectError as error:
             raise ProjectError(f"{error} {error.cure}") from error
+
+
+def test_patterns_know_no_case() -> None:
+    variant = msgspec.structs.replace(NORM, call=msgspec.structs.replace(NORM.call, operator="models.llama.LlamaRMSNorm"))
+    chosen = Winner(variant, "2" * 64, SURE.verdict)
+    assert select([SURE, chosen], "*norm*")[0] == [chosen] == select([SURE, chosen], "LLAMArmsnorm")[0]

@@ -372,7 +372,7 @@ class Scheduler:
         if added:
             self.searches += added
             self.recorder.record(events.Selected(at=time.time(), operators=tuple(self.by_key)))
-            self.recorder.note("info", f"no kernel for {region.operator} wins: what is inside it is worked on one by one")
+            self.recorder.note("info", f"no kernel for {region.operator} {region.key[:4]} wins: what is inside it is worked on one by one")
         for search in added:
             self._resume(search)
 

@@ -60,7 +60,12 @@ def matches(variant: Variant, pattern: str) -> bool:
     name = variant.operator
     if len(pattern) >= 4 and variant.key.startswith(pattern.lower()):
         return True
-    return any(fnmatch.fnmatchcase(text, pattern) for text in (name, short_name(name)))
+    return named_by(pattern, name)
+
+
+def named_by(pattern: str, operator: str) -> bool:
+    """Whether a pattern names an operator, by its full name or its last part; `*norm*` is RMSNorm too."""
+    return any(fnmatch.fnmatchcase(text.lower(), pattern.lower()) for text in (operator, short_name(operator)))
 
 
 def _nearest(cards: OperatorFile, pattern: str) -> str:

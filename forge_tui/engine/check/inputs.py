@@ -79,6 +79,8 @@ def make(operator: str, given: Mapping[str, Any], by: str) -> Chosen:
             outputs = found.call(bound)
     except BindError as error:
         raise ProjectError(f"{operator} does not take these arguments: {error}", where="--inputs", cure=FORM) from error
+    except KeyError as error:  # of several in a row: one takes what was not given
+        raise ProjectError(f"{operator} needs {error.args[0]!r} too", where="--inputs", cure=FORM) from error
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:       # torch's words for arguments that do not fit
         raise ProjectError(f"{operator} refuses these arguments: {_first_line(error)}", where="--inputs", cure=FORM) from error
     return Chosen(describe(operator, bound, outputs), dict(named_tensors(bound)), bound, by)

@@ -14,6 +14,7 @@ from forge_tui.engine.judge.hardcases import selects
 from forge_tui.engine.judge.memory import lay
 from forge_tui.engine.judge.tolerance import Comparer, Comparison, difference, pieces
 from forge_tui.engine.operators import independent_dims, lookup, materialize
+from forge_tui.engine.operators.formulas import products_summed
 from forge_tui.specs import Call, Dtype, Items, Value
 
 SLAB_BYTES = {"cpu": 8 << 20, "cuda": 512 << 20}
@@ -94,7 +95,8 @@ def _sensitivity(call: Call, tensors: Tensors, truth: Sequence[torch.Tensor], se
 
     Roundings are random, as those inside a sum are not: a result that many inputs flow into moves by the square root
     of their number more when all are rounded against it, and that is the error of a plain running sum. (The standard
-    bound: unit roundoff times the sum of |derivative x input|.) The number is taken as inputs over results. Inputs
+    bound: unit roundoff times the sum of |derivative x input|.) The number is taken as inputs over results; of matrix
+    products and convolutions, each input of which flows into many results, as the products summed into one. Inputs
     that are denormal in float32 may also count as zero.
     """
     wide = _widened(call, torch.float64)
@@ -108,7 +110,8 @@ def _sensitivity(call: Call, tensors: Tensors, truth: Sequence[torch.Tensor], se
         except NoReference:
             return None
         _widen_to(moved, other, truth)
-    inflow = max((tensor.numel() for tensor in tensors.values() if tensor.is_floating_point()), default=1) / max(results, 1)
+    inflow = max(products_summed(call), max((tensor.numel() for tensor in tensors.values() if tensor.is_floating_point()), default=1)
+                 / max(results, 1))
     moved = [item * max(1.0, inflow) ** 0.5 for item in moved]
     if not double and any(_has_denormals(tensor) for tensor in tensors.values()):
         _widen_to(moved, eager(wide, {name: _flushed(tensor) for name, tensor in tensors.items()}), truth)

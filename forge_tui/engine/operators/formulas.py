@@ -56,6 +56,14 @@ def operations(call: Call) -> int:
     return 0
 
 
+def products_summed(call: Call) -> float:
+    """Products in one result of a matrix product or a convolution, or of a region that begins with one; 0 for all other operators."""
+    short = call.operator.partition("+")[0].rpartition(".")[2]
+    if short not in _SPECIAL or "pool" in short or not call.outputs or not call.outputs[0].numel:
+        return 0.0
+    return _SPECIAL[short](call) / (2 * call.outputs[0].numel)
+
+
 def _region_factor(path: str) -> int:
     short = path.rpartition(".")[2]
     return PER_OUTPUT.get(short) or next((count for word, count in REGION if word in short.lower()), 0)

@@ -202,7 +202,8 @@ print({module}.report())    # how often each kernel ran, and why the original ra
 ```
 
 A call uses a kernel only when dtype, shape, strides, alignment, arguments and device are exactly what was captured, no
-gradient is wanted and no autocast, torch.compile or functorch transform is active. `{module}/manifest.toml` lists the kernels and the
+gradient is wanted and no autocast or functorch transform is active; inside torch.compile it becomes the package's own operator of
+`torch.library`. `{module}/manifest.toml` lists the kernels and the
 hashes; `{module}/entries/` holds the evidence of each.
 """
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-
 from forge_tui.engine.judge.verdict import Timing
 from forge_tui.engine.package.winner import Winner
+from forge_tui.engine.selection import named_by
 from forge_tui.errors import ProjectError
-from forge_tui.specs import short_name
 
 SAFE_MARGIN = 1.02
 """A win is safe when even the low end of its interval is this much faster: the guard and what timing alone does not show
@@ -38,7 +36,7 @@ def select(winners: list[Winner], choice: str) -> tuple[list[Winner], list[tuple
 
 def _named(winner: Winner, name: str) -> bool:
     operator = winner.variant.operator
-    return winner.variant.key.startswith(name) or fnmatchcase(operator, name) or fnmatchcase(short_name(operator), name)
+    return winner.variant.key.startswith(name) or named_by(name, operator)
 
 
 def why_unsafe(timing: Timing | None) -> str:
