@@ -157,3 +157,37 @@ class PostNorm(nn.Module):
 class Turned(nn.Module):
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         return apply_rotary_to_one(x, cos, sin, unsqueeze_dim=2)
+
+
+class Switched(nn.Module):
+    """A norm and an activation that private attributes switch off."""
+
+    def __init__(self, dim: int = 32) -> None:
+        super().__init__()
+        self.norm, self.act = SwitchedRMSNorm(dim), SwitchedReLU()
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        total = self.act(x + residual)
+        return self.norm(total)
+
+
+class SwitchedRMSNorm(nn.Module):
+    def __init__(self, dim: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+        self._off = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self._off:
+            return x
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+
+
+class SwitchedReLU(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self._off = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self._off else torch.relu(x)

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from forge_tui.engine.package.runtime.callees import PLAIN, USER_FILE, kind_of, path_of, resolve, source_of, state_names
+from forge_tui.engine.package.runtime.callees import PLAIN, USER_FILE, kind_of, like_its_class, path_of, resolve, source_of, state_names
 from forge_tui.engine.package.runtime.rows import RETURNS_SUM, in_a_row  # noqa: F401  (RETURNS_SUM is part of an operator's arguments)
 
 MODULES = re.compile(r"norm|glu|and_?mul|apply_?rot|apply_?rope", re.IGNORECASE)
@@ -56,7 +56,8 @@ def region_name(module: nn.Module) -> str | None:
 
 
 def region_arguments(module: nn.Module, args: tuple[Any, ...]) -> dict[str, Any] | None:
-    """Arguments of one call by name; None where the call is not of tensors alone, or the module is in training."""
+    """Arguments of one call by name; None where the call is not of tensors alone, or the module is in training or
+    has something of its own that cannot be compared."""
     if not args or module.training or not all(isinstance(item, torch.Tensor) and item.dtype != torch.float64 for item in args):
         return None
     names = forward_names(kind_of(module))
@@ -64,6 +65,8 @@ def region_arguments(module: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]
         return None
     given = dict(zip(["input", *names[1:]], args, strict=False))
     state = {name: getattr(module, name) for name in state_names(module)}
+    if not like_its_class(module, frozenset(state)):
+        return None
     return {**given, **state} if given.keys().isdisjoint(state) else None
 
 

@@ -20,6 +20,11 @@ USER_FILE = "forge_user_"
 """Prefix of the Python module that Forge makes of a user's own file: elsewhere the same file has another name."""
 UNREAD = frozenset(("num_batches_tracked",))
 """Buffers that no forward of torch's own classes reads in evaluation: batch norms count the steps of training in it."""
+BARE = frozenset(torch.nn.Module().__dict__) | {"_is_hf_initialized", "_compiled_call_impl", "_reversed_padding_repeated_twice"}
+"""What every module has, and what libraries leave in one without its forward reading it: transformers' mark of initialized weights, the
+compiled call of `Module.compile`, and what torch's convolutions derive from their padding, which is compared."""
+METHODS = ("forward", "_conv_forward", "_check_input_dim")
+"""What runs in a call of a module of torch's own."""
 _MISSING = object()
 
 
@@ -99,9 +104,10 @@ def _helpers(value: Any) -> list[Any]:
 def state_names(module: torch.nn.Module, functions: bool = False) -> list[str]:
     """Parameters, buffers and what else of a module's attributes a call can be compared by, in a fixed order: plain values, with
     `functions` also sizes and functions, by what describes them."""
-    rest = [name for name, value in sorted(vars(module).items()) if not name.startswith("_") and name != "training"
-            and (type(value) in PLAIN or (functions and described(value) is not None))]
-    unread = unread_of(path_of(kind_of(module)))
+    kind = kind_of(module)
+    rest = [name for name, value in sorted(vars(module).items()) if name not in BARE and not (name.startswith("_") and _is_torchs(kind))
+            and (type(value) in PLAIN or (functions and described(value) is not None and not callable(getattr(kind, name, None))))]
+    unread = unread_of(path_of(kind))
     return [*module._parameters, *(name for name in module._buffers if name not in unread), *rest]
 
 
@@ -110,12 +116,42 @@ def unread_of(path: str) -> frozenset[str]:
     return UNREAD if path.startswith("torch.nn.modules.batchnorm.") else frozenset()
 
 
+def _is_torchs(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "torch"
+
+
+def unpatched(kind: type) -> bool:
+    """Whether the methods that a class has from torch's own classes are those that torch defines, and nobody put others there."""
+    for name in METHODS:
+        owner = next((base for base in kind.__mro__ if name in vars(base)), None)
+        if owner is not None and _is_torchs(owner):
+            method = vars(owner)[name]
+            if (not isinstance(method, types.FunctionType) or method.__code__.co_name != name
+                    or method.__globals__.get("__name__") != owner.__module__):
+                return False
+    return True
+
+
+def like_its_class(module: torch.nn.Module, known: frozenset[str]) -> bool:
+    """Whether an instance has nothing besides `known` that its class's code may go by unseen: no callable in the place of one of the class's,
+    no private attribute (of torch's classes it is known which they have and read)."""
+    kind = kind_of(module)
+    torchs = _is_torchs(kind)
+    for name, value in module.__dict__.items():
+        if name not in known and name not in BARE:
+            if name.startswith("_") and not torchs:
+                return False
+            if callable(value) and callable(getattr(kind, name, None)):
+                return False
+    return True
+
+
 def state_of(module: torch.nn.Module, names: list[str], known: frozenset[str]) -> list[Any] | None:
     """The values of `names`, those that are not plain by their description. None where the module lacks one, holds
-    something there that cannot be compared, or has parameters or buffers besides."""
+    something there that cannot be compared, has parameters or buffers besides, or is not `like_its_class`."""
     own = module.__dict__
     parameters, buffers = own["_parameters"], own["_buffers"]
-    if not (parameters.keys() <= known and buffers.keys() <= known):
+    if not (parameters.keys() <= known and buffers.keys() <= known and like_its_class(module, known)):
         return None
     values = []
     for name in names:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch.autograd import forward_ad
 
 Tensors = Sequence[torch.Tensor]
 Launcher = Callable[[Tensors], None]
@@ -22,6 +23,10 @@ more of their last digits than one rounding to a half type does."""
 
 
 OVERLAPS = "memory that is written overlaps"
+OUTSIDE_INFERENCE = "an inference tensor is written outside of inference mode"
+DUAL = "inside forward-mode differentiation"
+DUAL_LEVELS: dict[str, Any] = vars(forward_ad) if hasattr(forward_ad, "_current_level") else {}
+"""Where torch keeps, as `_current_level`, how many levels of dual numbers are entered, -1 being none; empty where this torch keeps it elsewhere."""
 
 
 class PackageError(Exception):
@@ -157,6 +162,8 @@ class Entry:
         """Which guard this call violates, in words; empty when the kernel may run. Gradients and alignment are not looked at."""
         if torch._C._functorch.peek_interpreter_stack() is not None:
             return "inside a functorch transform"
+        if DUAL_LEVELS.get("_current_level", -1) >= 0:
+            return DUAL
         for pattern, tensor in zip(self.inputs, tensors, strict=True):
             reason = pattern.mismatch(tensor)
             if reason:
@@ -172,6 +179,8 @@ class Entry:
             apart = tensors[other].data_ptr() - tensors[one].data_ptr()
             if low < apart < high and (apart or not same):
                 return OVERLAPS
+        if any(at >= 0 and tensors[at].is_inference() for at in self.written) and not torch.is_inference_mode_enabled():
+            return OUTSIDE_INFERENCE  # which the original refuses
         return "under a torch dispatch mode" if torch._C._len_torch_dispatch_stack() else ""
 
     def aligned(self, tensors: Tensors) -> bool:

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from .callees import PLAIN, described
-from .entry import OVERLAPS, Ready
+from .callees import BARE, PLAIN, described
+from .entry import DUAL, DUAL_LEVELS, OUTSIDE_INFERENCE, OVERLAPS, Ready
 from .forms import Spelling
 from .mode import foreign_mode
 from .patterns import Anything, Tensor
@@ -68,7 +68,8 @@ class State:
                 more_than_forward.append(f"{writer.named('k', torch.nn.modules.module._has_any_global_hook)}()")
         writer.say(f"if {' or '.join(more_than_forward)}: return {IN_TRAINING!r}")
         groups = {"_parameters": own["_parameters"], "_buffers": own["_buffers"]}
-        unwanted = []
+        # as many attributes as the matched module, and the very ones below: none hides a callable of its class
+        unwanted = [f"len({held}) != {len(own)}", *(f"{name!r} not in {held}" for name in own if name not in BARE and name not in self.names)]
         for name, group in groups.items():
             writer.say(f"{held}{name} = {held}[{name!r}]")
             unwanted.append(f"len({held}{name}) != {len(group)}" if group else f"{held}{name}")
@@ -264,6 +265,10 @@ def _write_rest(writer: Writer, spelling: Spelling, inputs: list[str], tensors: 
     if wanting:
         writer.say(_gradient(writer, wanting))
     writer.say(f"if {writer.named('modes', torch._C._is_torch_function_mode_enabled)}() and {writer.named('k', foreign_mode)}(): return None")
+    if DUAL_LEVELS:
+        writer.say(f"if {writer.named('dual', DUAL_LEVELS)}['_current_level'] >= 0: return {DUAL!r}")
+    if any(at >= 0 and tensors[at].is_inference() for at in spelling.entry.written):  # torch's guards tell such tensors from others
+        writer.say(f"if not {writer.named('inference', torch.is_inference_mode_enabled)}(): return {OUTSIDE_INFERENCE!r}")
     entry = writer.named("entry", spelling.entry)
     writer.say(f"if {entry}.canary_every: return None", f"if {entry}.disabled: return {entry}.disabled")
 

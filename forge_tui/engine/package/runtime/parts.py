@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .callees import is_this, plain_call, resolve, state_of, unread_of
+from .callees import is_this, plain_call, resolve, state_of, unpatched, unread_of
 from .entry import Backend, Entry
 from .fronts import Front
 from .matched import ABSENT, FUNCTIONS, Arguments, State, Values
@@ -149,7 +149,8 @@ def _one_of(path: str, value: Any, arguments: dict[str, Any]) -> Any:
 def _fits(kind: Any, callee: dict[str, Any]) -> bool:
     """kind: a module's class, or a function."""
     if isinstance(kind, type):
-        return issubclass(kind, torch.nn.Module) and is_this(getattr(kind, "_forge_original", kind), callee["path"], callee["source"])
+        own = getattr(kind, "_forge_original", kind)
+        return issubclass(kind, torch.nn.Module) and is_this(own, callee["path"], callee["source"]) and unpatched(own)
     return callee["path"].startswith("torch.") and getattr(kind, "_forge_function", kind) is resolve(callee["path"])
 
 

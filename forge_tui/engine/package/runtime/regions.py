@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .callees import found, is_this, state_of
+from .callees import found, is_this, like_its_class, state_of, unpatched
 from .entry import Backend, Entry
 from .fronts import Front
 from .matched import Arguments, State, Values
@@ -32,7 +32,7 @@ class Region:
         self.router.add(entry, {**form, "positional": [*form["positional"], ANYTHING]})
 
     def matches(self, kind: type) -> bool:
-        return is_this(kind, self.path, self.source)
+        return is_this(kind, self.path, self.source) and unpatched(kind)
 
     def alone(self, *values: Any) -> Any:
         """The class's forward without a module: on an object of the class that holds these values."""
@@ -79,7 +79,7 @@ class Region:
 
     def _traced(self, forward: Callable[..., Any], module: Any, *args: Any) -> Any:
         """While torch.compile traces."""
-        if module.training or not all([hasattr(module, name) for name in self.names]):
+        if module.training or not all([hasattr(module, name) for name in self.names]) or not like_its_class(module, self._known):
             return forward(module, *args)
         values = (*args, *[getattr(module, name) for name in self.names], module)
         return self.router.traced(lambda *_: forward(module, *args), values, {})

@@ -6,15 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .entry import DUAL_LEVELS
 from .patterns import Anything, Tensor
 
 if TYPE_CHECKING:
     from .forms import Form
 
 
+def transformed() -> bool:
+    """Whether what is traced is inside a functorch transform."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+# as `torch.compiler.assume_constant_result` does, which takes seconds to import: asked while tracing. torch guards what it
+# compiled against other transforms.
+transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def traced_tensors(form: Form, args: Any, kwargs: Any, device_type: str) -> Any:
     """The operator's arguments in order, or None."""
-    if torch.is_autocast_enabled(device_type):
+    if torch.is_autocast_enabled(device_type) or transformed() or (DUAL_LEVELS and DUAL_LEVELS["_current_level"] >= 0):
         return None
     values = _traced_values(form, args, kwargs)
     flat: list[Any] = []
