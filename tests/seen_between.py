@@ -168,9 +168,17 @@ def beside_a_closure(norm: Call, act: Call, x: torch.Tensor, b: torch.Tensor) ->
     return total, kept
 
 
+def gone_over_at_once(norm: Call, act: Call, x: torch.Tensor, b: torch.Tensor) -> Any:
+    """As models of transformers end."""
+    x = x + b
+    x = norm(x)
+    return tuple(value for value in [x, None] if value is not None)
+
+
 KINDS: dict[Callable[..., Any], set[str]] = {
     closed_over: set(), closed_over_by_a_generator: set(), closed_over_in_place: set(), closed_over_kept: set(), not_its_own: set(),
     three_in_a_row: set(), caught: set(), caught_at_the_end: set(), caught_in_a_handler: set(), ended_by_a_context: set(), by_locals: set(),
     by_a_frame: set(), one_expression: {"add_norm"}, inside_contexts_of_torch: {"add_norm"}, beside_a_closure: {"add_norm", "add_norm_sum"},
+    gone_over_at_once: {"add_norm"},
 }
 """Of what stays a site."""

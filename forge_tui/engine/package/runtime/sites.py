@@ -284,8 +284,11 @@ def _seen_names(function: ast.AST) -> Callable[[str], bool]:
     for item in ast.walk(function):
         if isinstance(item, (ast.Global, ast.Nonlocal)):
             names.update(item.names)
-        elif item is not function and isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp)):
+        elif item is not function and isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             names.update(_names(item))
+        elif isinstance(item, ast.GeneratorExp):  # what it goes over is evaluated at once, all else later
+            first = item.generators[0]
+            names.update(used for later in (item.elt, *first.ifs, *item.generators[1:]) for used in _names(later))
     return names.__contains__
 
 
