@@ -24,7 +24,7 @@ def card_lines(watch: ProjectWatch, entry: Entry, width: int) -> list[Line]:
     lines: list[Line] = [((name, "bold"), (f"  {variant.key}", "forge-muted"))]
     if len(name) + len(variant.key) + 2 > width:  # a key of which half is missing is none
         lines = [*wrapped(name, width, "bold"), ((variant.key, "forge-muted"),)]
-    if not variant.offered:
+    if not entry.worked_on:
         lines += [(("– not offered", "forge-muted"),), *wrapped(variant.reason, width)]
     else:
         lines.append(((state(entry.status), TOKENS.get(entry.status, "")),))
@@ -124,7 +124,7 @@ def group_lines(watch: ProjectWatch, entries: list[Entry], width: int) -> list[L
     ]
     alike: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
-        word = state(entry.status) if entry.variant.offered else "– not offered"
+        word = state(entry.status) if entry.worked_on else "– not offered"
         reason = entry.operator.done.reason if entry.operator and entry.operator.done else entry.variant.reason
         alike.setdefault((word, reason), []).append(entry)
     for (word, reason), same in alike.items():

@@ -64,8 +64,13 @@ class Entry:
         return timing.baseline_us if timing and timing.baseline_us else self.variant.time_us
 
     @property
+    def worked_on(self) -> bool:
+        """Offered, or searched for all the same: what is inside a region without a win."""
+        return self.variant.offered or (self.operator is not None and (self.operator.done is not None or bool(self.operator.tree.nodes)))
+
+    @property
     def status(self) -> str:
-        if not self.variant.offered:
+        if not self.worked_on:
             return "not offered"
         return self.operator.status if self.operator else "pending"
 
@@ -231,7 +236,7 @@ class OperatorRows:
     def _group_row(self, key: str, entries: list[Entry]) -> Row:
         operator = key.removeprefix(GROUP)
         share = sum(self._share(entry.variant) for entry in entries)
-        offered = [entry for entry in entries if entry.variant.offered]
+        offered = [entry for entry in entries if entry.worked_on]
         good = sum(entry.status in ("won", "verified") for entry in offered)
         same = {entry.status for entry in entries}
         word = (
@@ -266,7 +271,7 @@ class OperatorRows:
         pending = entry.operator.pending if entry.operator and self.watch.running else 0
         if pending:
             return Cell(f"▶ {pending} in flight", "forge-running")
-        if not entry.variant.offered:
+        if not entry.worked_on:
             return Cell("– not offered", "forge-muted")
         return Cell(state(entry.status), TOKENS.get(entry.status, ""))
 
