@@ -146,6 +146,26 @@ class TestPrivateAttributes:
             model(A, B)
             assert ran(package) == 2
 
+    def test_torch_compile_leaves_the_model_as_captured(self, tmp_path: Path) -> None:
+        """It marks the module that it is given."""
+        model, _, package = packed(lambda: OneMoreRMSNorm(32), tmp_path, A)
+        with package.optimized(model):
+            torch._dynamo.reset()
+            torch.compile(model, backend="aot_eager")(A)
+            model(A)
+            assert ran(package) == 2
+
+    def test_a_forward_of_the_instances_own_that_calls_the_classes(self, tmp_path: Path) -> None:
+        """As accelerate wraps modules."""
+        model, plain, package = packed(lambda: OneMoreRMSNorm(32), tmp_path, A)
+        with package.optimized(model):
+            for module in (model, plain):
+                module._old_forward = module.forward
+                module.forward = lambda x, module=module: module._old_forward(x) + 1
+            for _ in range(2):
+                assert torch.allclose(model(A), plain(A), atol=1e-4)
+            assert ran(package) == 2
+
 
 class TestForwardMode:
     @pytest.mark.parametrize("warm", [False, True], ids=["before a match", "after one"])

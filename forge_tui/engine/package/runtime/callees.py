@@ -20,9 +20,15 @@ USER_FILE = "forge_user_"
 """Prefix of the Python module that Forge makes of a user's own file: elsewhere the same file has another name."""
 UNREAD = frozenset(("num_batches_tracked",))
 """Buffers that no forward of torch's own classes reads in evaluation: batch norms count the steps of training in it."""
-BARE = frozenset(torch.nn.Module().__dict__) | {"_is_hf_initialized", "_compiled_call_impl", "_reversed_padding_repeated_twice"}
-"""What every module has, and what libraries leave in one without its forward reading it: transformers' mark of initialized weights, the
-compiled call of `Module.compile`, and what torch's convolutions derive from their padding, which is compared."""
+BARE = frozenset(torch.nn.Module().__dict__) | {
+    "_reversed_padding_repeated_twice",  # torch's convolutions derive it from their padding, which is compared
+    "_compiled_call_impl", "_is_torch_compile",  # torch.compile
+    "_is_replica", "_former_parameters",  # replicas of DataParallel
+    "_is_fsdp_managed_module", "_fsdp_use_orig_params", "_ddp_params_and_buffers_to_ignore",
+    "_is_hf_initialized",  # transformers
+    "_hf_hook", "_old_forward",  # accelerate, which calls the class's forward from one of the instance's own
+}
+"""What every module has, and what libraries leave in one without its class's forward reading it."""
 METHODS = ("forward", "_conv_forward", "_check_input_dim")
 """What runs in a call of a module of torch's own."""
 _MISSING = object()
@@ -134,11 +140,12 @@ def unpatched(kind: type) -> bool:
 
 def like_its_class(module: torch.nn.Module, known: frozenset[str]) -> bool:
     """Whether an instance has nothing besides `known` that its class's code may go by unseen: no callable in the place of one of the class's,
-    no private attribute (of torch's classes it is known which they have and read)."""
+    no private attribute (of torch's classes it is known which they have and read). A forward of its own is for `plain_call` to see: who asks
+    in the class's forward has been called already."""
     kind = kind_of(module)
     torchs = _is_torchs(kind)
     for name, value in module.__dict__.items():
-        if name not in known and name not in BARE:
+        if name not in known and name not in BARE and name != "forward":
             if name.startswith("_") and not torchs:
                 return False
             if callable(value) and callable(getattr(kind, name, None)):
