@@ -91,7 +91,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the JSON file")
-    parser.add_argument("--autotune", action="store_true", help="beside torch.compile's max-autotune too: an hour for convolutions")
+    parser.add_argument("--autotune", action="store_true", help="beside torch.compile's max-autotune too: many minutes for convolutions")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     if options.list:

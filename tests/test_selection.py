@@ -7,7 +7,7 @@ import pytest
 from scripted import NORM, SOFTMAX, VIEW, make_variant
 
 from forge_tui.cuda.device import H200
-from forge_tui.engine.capture import at_floor
+from forge_tui.engine.capture import at_floor, device_and_cpu_us, waits_for_cpu
 from forge_tui.engine.cards import FORMAT, OperatorFile
 from forge_tui.engine.selection import select_variants
 from forge_tui.errors import ProjectError
@@ -34,6 +34,21 @@ def test_a_call_that_costs_the_cpu_more_than_a_routed_one_is_worth_it_where_forw
     assert (TINY.saving_us, waiting.saving_us) == (pytest.approx(TINY.time_us - TINY.floor_us), 25.0)
     launch_bound = msgspec.structs.replace(cards("device"), variants=(NORM, SOFTMAX, waiting, VIEW), launch_bound=True)
     assert [variant.operator.rpartition(".")[2] for variant in select_variants(launch_bound, ())] == ["softmax", "layer_norm", "tanh"]
+
+
+@pytest.mark.parametrize(("issue_us", "forward_us", "bound"), [
+    (30.0, 500.0, False),  # most of the forward is neither device nor issuing
+    (70.0, 500.0, True), (0.0, 1.0, False)])
+def test_a_forward_waits_for_its_cpu_where_issuing_takes_most_of_it(issue_us: float, forward_us: float, bound: bool) -> None:
+    """Six calls of 10 us on the device; a region of them is not counted beside them."""
+    calls = [msgspec.structs.replace(item, time_us=10.0, issue_us=issue_us) for item in (SOFTMAX, NORM)]
+    region = msgspec.structs.replace(NORM, key="f" * 12, covers={NORM.key: 2}, time_us=900.0, issue_us=900.0)
+    device, issued = device_and_cpu_us([*calls, region])
+    assert (device, issued) == (60.0, 6 * issue_us) and waits_for_cpu(device, issued, forward_us) is bound
+
+
+def test_a_busy_device_waits_for_no_cpu() -> None:
+    assert not waits_for_cpu(64_000.0, 3_000.0, 4_000.0)
 
 
 @pytest.mark.parametrize(("launch_bound", "issue_us", "offered"), [(False, 35.0, False), (True, 35.0, True), (True, 10.5, False)])

@@ -131,7 +131,11 @@ class Capture:
             if number % 20 == 0:
                 self._progress(f"timed {number} of {len(self.recorder.recording.variants)} variants")
             variants.append(self._card(key, seen))
-        launch_bound = cuda and self._launch_bound(variants)
+        busy, issued = device_and_cpu_us(variants)
+        launch_bound = cuda and waits_for_cpu(busy, issued, self.eager_us)
+        if launch_bound:
+            self._progress(f"launch-bound: of a forward's {self.eager_us / 1e3:.1f} ms the device works {busy / 1e3:.1f} ms and waits for its "
+                           "CPU else; calls are ranked by what their CPU time would save too")
         variants = once([at_floor(variant, launch_bound) for variant in variants] if cuda else variants, cuda and not launch_bound)
         variants.sort(key=lambda item: (not item.offered, -(item.recoverable_us if cuda else item.open_calls * item.time_us)))
         skipped = [*(Skipped(name, count, reason) for (name, reason), count in self.recorder.recording.skipped.items()),
@@ -139,16 +143,6 @@ class Capture:
         return OperatorFile(FORMAT, self.loaded.description, self.facts, "device" if cuda else "cpu", self.eager_us,
                             tuple(variants), tuple(sorted(skipped, key=lambda item: (-item.calls, item.operator))),
                             str(torch.__version__), time.time(), launch_bound)
-
-    def _launch_bound(self, variants: list[Variant]) -> bool:
-        calls = [item for item in variants if not item.covers]
-        busy, issued = (sum(item.calls * us for item, us in zip(calls, every, strict=True)) for every in (
-            [item.time_us for item in calls], [item.issue_us for item in calls]))
-        if issued < max(busy, LAUNCH_BOUND * self.eager_us):
-            return False
-        self._progress(f"launch-bound: of a forward's {self.eager_us / 1e3:.1f} ms the device works {busy / 1e3:.1f} ms and waits for its CPU "
-                       f"else; calls are ranked by what their CPU time would save too")
-        return True
 
     def _card(self, key: str, seen: Seen) -> Variant:
         kept, call = self.samples(key), seen.call
@@ -229,6 +223,17 @@ def _parent(model: nn.Module, name: str) -> nn.Module | None:
 
 def _with_samples(variant: Variant, names: tuple[str, ...]) -> Variant:
     return msgspec.structs.replace(variant, samples=names)
+
+
+def device_and_cpu_us(variants: list[Variant]) -> tuple[float, float]:
+    """Microseconds of all calls of a forward: on the device, and for the CPU to issue. Regions are made of operators that are in the sums."""
+    calls = [item for item in variants if not item.covers]
+    return sum(item.calls * item.time_us for item in calls), sum(item.calls * item.issue_us for item in calls)
+
+
+def waits_for_cpu(device_us: float, issue_us: float, forward_us: float) -> bool:
+    """Whether a forward is launch-bound (LAUNCH_BOUND), from `device_and_cpu_us` and its own time."""
+    return issue_us > 0 and issue_us >= max(device_us, LAUNCH_BOUND * forward_us)
 
 
 def at_floor(variant: Variant, launch_bound: bool) -> Variant:

@@ -151,7 +151,7 @@ class OperatorFile(Struct, frozen=True):
     captured_at: float = 0.0
     """Unix seconds."""
     launch_bound: bool = False
-    """Whether the device waits for the CPU through much of a forward, which takes longer than all operators on the device."""
+    """Whether issuing the calls takes the CPU most of a forward, and longer than the device works: it waits for its CPU."""
 
     def share(self, variant: Variant) -> float:
         """The variant's part of the summed operator time, 0 to 1."""

@@ -67,7 +67,8 @@ class Bench:
         """Variant to reason."""
 
     def run(self, rounds: int, autotune: bool = True) -> BenchResult:
-        """All of it. autotune: torch.compile's max-autotune too, whose search may take an hour. On a device without a clock of its own (`host`) outputs are compared and nothing is timed."""
+        """All of it. autotune: torch.compile's max-autotune too, whose search takes minutes. On a device without a clock of its own
+        (`host`) outputs are compared and nothing is timed."""
         timed = self.device.type == "cuda"
         agreement = self._agree()
         if not agreement.within:
