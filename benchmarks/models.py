@@ -6,7 +6,8 @@ For each model a project is made in `--work`, `forge-tui --run` searches it, `fo
 than eager (`--select`: all that is right, for models that wait for their CPU), `forge-tui bench` proves it, and the documents go to
 `results/models-DEVICE.json`: eager, torch.compile, forged, forged under compile, with intervals, agreement and memory. A miss of
 a goal is in the table too, beside the operators that the rest of the time goes to. `--list` names the models. A model of which a
-result is there already for this commit's version is made anew.
+result is there already for this commit's version is made anew. `--only search` stops before the package and `--only bench` goes on
+from there: several models can be searched beside each other, and each then proved with the device to itself.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def forge(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "forge_tui", *map(str, arguments)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One model's documents, or what went wrong."""
+def search(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The document of one model's `--run`, kept beside its project; a project that is there is gone on with."""
     folder = options.work / name
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "model.py"
@@ -53,13 +54,21 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     if not project.exists():
         made = forge("new", project, "--model", source, "--device", options.device)
         if made.returncode:
-            return {"failed": "new"}
+            return {"error": "no project could be made"}
     ran = forge("--run", project, "--json", "--iterations", options.iterations, "--time-limit", options.time_limit,
                 *(f"--ops={pattern}" for pattern in options.ops))
     run = json.loads(ran.stdout.splitlines()[-1]) if ran.stdout else {}
-    package = folder / "package"
+    (folder / "run.json").write_text(json.dumps(run | {"exit_code": ran.returncode, "command": header("models")["command"]}))
+    return run
+
+
+def prove(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One model's package measured in it, or what went wrong; its search is the last that was done in `--work`."""
+    folder = options.work / name
+    run = json.loads((folder / "run.json").read_text())
+    project, package = folder / "project", folder / "package"
     if forge("export", project, "--select", options.select, "--output", package).returncode:
-        return {"failed": f"--run ended with {ran.returncode}: {run.get('error') or 'no kernel is faster than eager'}", "run": run}
+        return {"failed": f"--run ended with {run['exit_code']}: {run.get('error') or 'no kernel is faster than eager'}", "run": run}
     benched = forge("bench", project, "--package", package, "--json", "--seed", options.seed, "--rounds", options.rounds,
                     *["--no-autotune"] * (not options.autotune))
     if not benched.stdout:
@@ -68,7 +77,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     goal = MODELS[name][2]
     forged = next((item for item in bench["contenders"] if item["name"] == "forged"), None)
     reached = None if goal is None or forged is None or forged["speedup"] is None else forged["speedup"] >= goal
-    return {"bench": bench, "goal": goal, "goal_reached": reached, "time_goes_to": _heaviest(run)}
+    return {"bench": bench, "goal": goal, "goal_reached": reached, "search": run["command"], "time_goes_to": _heaviest(run)}
 
 
 def _heaviest(run: dict[str, Any]) -> list[dict[str, Any]]:
@@ -92,6 +101,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the JSON file")
     parser.add_argument("--autotune", action="store_true", help="beside torch.compile's max-autotune too: many minutes for convolutions")
+    parser.add_argument("--only", choices=("search", "bench"), help="the search alone, or the proof of what was searched before")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     if options.list:
@@ -101,9 +111,13 @@ def main() -> int:
     found: dict[str, Any] = {}
     for name in options.names or [name for name in MODELS if "qwen" not in name]:
         print(f"== {name}", file=sys.stderr, flush=True)
-        found[name] = {key: value for key, value in header("models").items() if key in ("command", "date")} | measure(name, options)
+        if options.only != "bench":
+            search(name, options)
+        if options.only == "search":
+            continue
+        found[name] = {key: value for key, value in header("models").items() if key in ("command", "date")} | prove(name, options)
         path = store("models", target.facts, {"models": earlier("models", target.facts).get("models", {}) | found}, options.out)
-    print(path)
+        print(path)
     if torch.cuda.is_available():
         print(torch.cuda.get_device_name())
     return 0

@@ -36,7 +36,8 @@ def _ratio(item: dict[str, Any] | None) -> str:
 def _details(name: str, model: dict[str, Any]) -> list[str]:
     bench, agreement = model["bench"], model["bench"]["agreement"]
     kernels = [item for item in bench["kernels"] if item["status"] == "kept"]
-    text = (f"**{name}**, `{model['command']}`, {model['date'][:10]}: {len(kernels)} kernels kept, {len(bench['kernels']) - len(kernels)} dropped. "
+    searched = model.get("search", model["command"])
+    text = (f"**{name}**, `{model['command']}`{'' if searched == model['command'] else f', after `{searched}`'}, {model['date'][:10]}: {len(kernels)} kernels kept, {len(bench['kernels']) - len(kernels)} dropped. "
             f"Outputs {agreement['forged_error']:.2g} from eager's")
     if agreement["forged_float64_error"] is not None:
         text += f"; {agreement['forged_float64_error']:.3g} from float64, eager's {agreement['eager_float64_error']:.3g}"
