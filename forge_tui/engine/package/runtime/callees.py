@@ -12,6 +12,7 @@ import sys
 import textwrap
 import types
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -139,12 +140,17 @@ def unpatched(kind: type) -> bool:
 
 
 def like_its_class(module: torch.nn.Module, known: frozenset[str]) -> bool:
-    """Whether an instance has nothing besides `known` that its class's code may go by unseen: no callable in the place of one of the class's,
-    no private attribute (of torch's classes it is known which they have and read). A forward of its own is for `plain_call` to see: who asks
-    in the class's forward has been called already."""
+    """Whether an instance has nothing besides `known` that its class's code may go by unseen: no parameter or buffer, no callable in the place
+    of one of the class's, no private attribute (of torch's classes it is known which they have and read). A forward of its own is for
+    `plain_call` to see: who asks in the class's forward has been called already. While torch.compile traces, only of modules that were `met`."""
+    if torch.compiler.is_dynamo_compiling():
+        return _met_like_its_class(id(module), known)
+    own = module.__dict__
+    if not (own["_parameters"].keys() <= known and own["_buffers"].keys() <= known):
+        return False
     kind = kind_of(module)
     torchs = _is_torchs(kind)
-    for name, value in module.__dict__.items():
+    for name, value in own.items():
         if name not in known and name not in BARE and name != "forward":
             if name.startswith("_") and not torchs:
                 return False
@@ -153,13 +159,31 @@ def like_its_class(module: torch.nn.Module, known: frozenset[str]) -> bool:
     return True
 
 
+def met(module: torch.nn.Module) -> None:
+    """A package was applied to a module that holds this one."""
+    _MODULES[id(module)] = module
+
+
+_MODULES: WeakValueDictionary[int, torch.nn.Module] = WeakValueDictionary()
+
+
+def _met_like_its_class(number: int, known: frozenset[str]) -> bool:
+    module = _MODULES.get(number)
+    return module is not None and like_its_class(module, known)
+
+
+# Run, not traced (as `torch.compiler.assume_constant_result` has it, which takes seconds to import): not every torch traces a walk through
+# `__dict__`, and those that do guard nothing of it. What is compiled is for the module of this very `id`: torch guards that.
+_met_like_its_class._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def state_of(module: torch.nn.Module, names: list[str], known: frozenset[str]) -> list[Any] | None:
     """The values of `names`, those that are not plain by their description. None where the module lacks one, holds
-    something there that cannot be compared, has parameters or buffers besides, or is not `like_its_class`."""
+    something there that cannot be compared, or is not `like_its_class`."""
+    if not like_its_class(module, known):
+        return None
     own = module.__dict__
     parameters, buffers = own["_parameters"], own["_buffers"]
-    if not (parameters.keys() <= known and buffers.keys() <= known and like_its_class(module, known)):
-        return None
     values = []
     for name in names:
         value = own.get(name, _MISSING)

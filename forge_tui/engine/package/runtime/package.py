@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .callees import resolve
+from .callees import met, resolve
 from .driver import CudaBackend
 from .entry import Backend, Entry, PackageError
 from .operators import register
@@ -89,6 +89,7 @@ class Package:
         """Route the model's calls from now on; returns the model. Applying twice is applying once."""
         root = _unwrapped(model)
         for module in root.modules():
+            met(module)
             applied = packages_of(module)
             if self not in applied:
                 _weave(module, (*applied, self), module is root or is_root(module))

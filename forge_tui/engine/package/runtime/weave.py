@@ -162,10 +162,13 @@ class Weaver:
         return value
 
     def _clone(self, function: types.FunctionType) -> types.FunctionType:
-        """The same code over a namespace with routers; everything else of the function is the very same."""
+        """The same code over a namespace with routers; everything else of the function is the very same.
+
+        A copy of the code: torch keeps what it compiled with the code object, whatever the namespace it was compiled over.
+        """
         if function in self._clones:
             return self._clones[function]
-        clone = types.FunctionType(self._code(function) or function.__code__, self._space(function), function.__name__, function.__defaults__,
+        clone = types.FunctionType(self._code(function) or function.__code__.replace(), self._space(function), function.__name__, function.__defaults__,
                                    function.__closure__ and tuple(types.CellType() for _ in function.__closure__))
         self._clones[function] = clone
         clone.__dict__.update(function.__dict__)
