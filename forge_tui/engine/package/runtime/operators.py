@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .entry import PackageError
+from .entry import Backend, PackageError
 from .parts import by_entry
 from .forms import Form
-from .router import Router
+from .router import Router, over_tensors
 
 if TYPE_CHECKING:
     from .package import Package
@@ -71,16 +71,17 @@ def _define(library: torch.library.Library, name: str, form: Form, router: Route
         arguments, keywords = form.rebuild(tensors)
         return function(*arguments, **keywords)
 
-    def run(*tensors: torch.Tensor) -> Any:
-        result = _run(form, router, tensors, original)
-        return None if in_place else result
+    routed = _routed(form, router.backend, original)
+
+    def run(*tensors: torch.Tensor) -> None:
+        routed(*tensors)
 
     def fake(*tensors: torch.Tensor) -> Any:
         made = [torch.empty_strided(pattern.shape, pattern.stride, dtype=pattern.dtype, device=tensors[0].device)
                 for pattern in entry.outputs]
         return None if in_place else made[0] if len(made) == 1 else tuple(made)
 
-    library.impl(name, run, KEYS[router.backend.device_type])
+    library.impl(name, run if in_place else routed, KEYS[router.backend.device_type])
     path = f"{library.ns}::{name}"
     torch.library.register_fake(path, fake, lib=library)
     if not in_place:
@@ -97,20 +98,17 @@ def _returning_input(op: Callable[..., Any], place: int) -> Callable[..., Any]:
     return call
 
 
-def _run(form: Form, router: Router, tensors: tuple[torch.Tensor, ...], original: Callable[..., Any]) -> Any:
+def _routed(form: Form, backend: Backend, original: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel where every guard holds for these very tensors, the original call elsewhere; results as the fake says."""
     entry = form.entry
-    reason = entry.disabled or entry.guard(tensors, router.backend) or ("" if entry.aligned(tensors) else "other alignment")
-    if not reason:
-        ready = entry.ready(tensors[0].device, router.backend)
-        if type(ready) is not str:
-            return entry.watched(ready, tensors, lambda: original(*tensors))
-        reason = ready
-    entry.fallbacks[reason] += 1
-    result = original(*tensors)
-    laid = [_laid(tensor, pattern.stride) for tensor, pattern in
-            zip((result,) if isinstance(result, torch.Tensor) else result, entry.outputs, strict=True)]
-    return laid[0] if len(laid) == 1 else tuple(laid)
+
+    def laid(*tensors: torch.Tensor) -> Any:
+        result = original(*tensors)
+        made = [_laid(tensor, pattern.stride) for tensor, pattern in
+                zip((result,) if isinstance(result, torch.Tensor) else result, entry.outputs, strict=True)]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    return over_tensors(entry, laid, backend)
 
 
 def _laid(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
