@@ -354,6 +354,19 @@ def test_torch_compile_uses_the_operator_and_the_operator_guards_itself(package:
         assert torch.equal(compiled(x), F.relu(x)), "what was compiled is not used any more"
 
 
+def test_what_was_compiled_before_apply_and_after_it_is_kept_apart(package: runtime.Package) -> None:
+    """torch keeps what it compiles with the code object: a forged forward must have one of its own."""
+    torch._dynamo.reset()
+    model, other, x = Model(), Model(), aligned(4, 8)
+    compiled, beside = (torch.compile(item, fullgraph=True, backend="eager") for item in (model, other))
+    with torch.no_grad():
+        for _ in range(2):
+            assert torch.equal(compiled(x), F.relu(x))
+            with package.optimized(model):
+                assert torch.equal(compiled(x), 2 * x) and torch.equal(beside(x), F.relu(x))
+            assert torch.equal(compiled(x), F.relu(x)) and torch.equal(beside(x), F.relu(x))
+
+
 def test_an_operator_called_with_gradients_has_the_originals(package: runtime.Package) -> None:
     operator = next(iter(package.routers.values())).forms[0].op
     x = aligned(4, 8).requires_grad_()
