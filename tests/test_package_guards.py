@@ -354,10 +354,18 @@ def test_torch_compile_uses_the_operator_and_the_operator_guards_itself(package:
         assert torch.equal(compiled(x), F.relu(x)), "what was compiled is not used any more"
 
 
-def test_what_was_compiled_before_apply_and_after_it_is_kept_apart(package: runtime.Package) -> None:
+class Bare(torch.nn.Module):
+    """Nothing of it is guarded by torch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(x)
+
+
+@pytest.mark.parametrize("kind", [Model, Bare])
+def test_what_was_compiled_before_apply_and_after_it_is_kept_apart(package: runtime.Package, kind: type[torch.nn.Module]) -> None:
     """torch keeps what it compiles with the code object: a forged forward must have one of its own."""
     torch._dynamo.reset()
-    model, other, x = Model(), Model(), aligned(4, 8)
+    model, other, x = kind(), kind(), aligned(4, 8)
     compiled, beside = (torch.compile(item, fullgraph=True, backend="eager") for item in (model, other))
     with torch.no_grad():
         for _ in range(2):
