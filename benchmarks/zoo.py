@@ -133,6 +133,16 @@ def vae_decoder(folder: Path) -> nn.Module:
     return VaeDecoder(architecture(folder, "stable-diffusion-3.5-medium-vae")["config"]).to(torch.bfloat16).eval()
 
 
+def gemma(folder: Path) -> nn.Module:
+    """Its attention scales by nothing and leaves that to the query norm's weights. Drawn as ones they make each softmax pick one position
+    and every rounding grow to the size of the outputs; 1 over the root of the head's size is the usual scale."""
+    model = _transformers(folder, "gemma-4-E2B")
+    for name, parameter in model.named_parameters():
+        if name.endswith("q_norm.weight"):
+            parameter.data.fill_(parameter.numel() ** -0.5)
+    return model
+
+
 def whisper_encoder(folder: Path) -> nn.Module:
     return _transformers(folder, "whisper-large-v3").model.encoder
 
@@ -147,8 +157,8 @@ def _numbers(dtype: torch.dtype, *shape: int) -> Callable[[], tuple[torch.Tensor
 
 MODELS: dict[str, tuple[Callable[[Path], nn.Module], Callable[[], Any], float | None]] = {
     "vae-decode-1024": (vae_decoder, _numbers(torch.bfloat16, 1, 16, 128, 128), 1.5),
-    "gemma-4-e2b-prefill-512": (lambda folder: Logits(_transformers(folder, "gemma-4-E2B")), _tokens(1, 512), 1.5),
-    "gemma-4-e2b-decode": (lambda folder: Decode(_transformers(folder, "gemma-4-E2B"), 256), _tokens(1, 1), None),
+    "gemma-4-e2b-prefill-512": (lambda folder: Logits(gemma(folder)), _tokens(1, 512), 1.5),
+    "gemma-4-e2b-decode": (lambda folder: Decode(gemma(folder), 256), _tokens(1, 1), None),
     "resnet-50-batch-1": (lambda folder: _transformers(folder, "resnet-50"), _numbers(torch.float32, 1, 3, 224, 224), 1.3),
     "resnet-50-batch-32": (lambda folder: _transformers(folder, "resnet-50"), _numbers(torch.float32, 32, 3, 224, 224), None),
     "whisper-large-v3-encoder": (whisper_encoder, _numbers(torch.float16, 1, 128, 3000), None),

@@ -12,6 +12,7 @@ from command_line import forge
 from hostkit import needs_nvrtc
 from packagekit import DoublingBackend, Model, aligned, write_package
 from torch import nn
+from torch.nn import functional as F
 
 from forge_tui.engine.bench.agreement import Agreement, compare
 from forge_tui.engine.bench.bench import Bench, BenchResult
@@ -24,15 +25,25 @@ from forge_tui.engine.sources import LoadedModel
 
 
 class Close(DoublingBackend):
-    """Right to the last digits but one."""
+    """Off by a part of its result: of right kernels the last digits but one."""
+
+    def __init__(self, error: float = 1e-7) -> None:
+        self.error = error
 
     def prepare(self, entry: Entry, device: torch.device) -> Any:
-        return lambda tensors: tensors[-1].copy_(tensors[0].clamp(min=0) * (1 + 1e-7))
+        return lambda tensors: tensors[-1].copy_(tensors[0].clamp(min=0) * (1 + self.error))
 
 
-def made(tmp_path: Path, backend: DoublingBackend) -> Bench:
+class Chaotic(nn.Module):
+    """The last digits of its input are the first of its output."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(F.relu(x) * 1e9)
+
+
+def made(tmp_path: Path, backend: DoublingBackend, model: nn.Module | None = None) -> Bench:
     item = ModelInput((aligned(4, 8),), label="test")
-    return Bench(LoadedModel(Model().eval(), "test"), [item], Package(write_package(tmp_path / "p"), backend),
+    return Bench(LoadedModel((model or Model()).eval(), "test"), [item], Package(write_package(tmp_path / "p"), backend),
                  torch.device("cpu"), seed=3)
 
 
@@ -42,7 +53,7 @@ def test_a_right_kernel_is_kept(tmp_path: Path) -> None:
     agreement = result.agreement
     assert agreement.within and 0 < agreement.forged_error < 1e-6 and agreement.eager_float64_error == 0
     assert agreement.forged_float64_error == pytest.approx(agreement.forged_error)
-    assert [(kernel.status, kernel.calls) for kernel in result.kernels] == [("kept", 2)]
+    assert [(kernel.status, kernel.calls) for kernel in result.kernels] == [("kept", 4)]
     assert "accepted" in render(result)
 
 
@@ -55,6 +66,21 @@ def test_a_wrong_kernel_is_found_dropped_and_said(tmp_path: Path) -> None:
     with torch.no_grad():
         x = aligned(4, 8)
         assert torch.equal(bench.package.apply(bench.model)(x), x.clamp(min=0)), "it does not run any more"
+
+
+def test_a_kernel_whose_calls_pass_and_whose_model_does_not_is_found_by_leaving_it_out(tmp_path: Path) -> None:
+    result = made(tmp_path, Close(3e-6)).run(rounds=1)
+    assert not result.accepted and "without it by" in result.kernels[0].reason
+
+
+@pytest.mark.parametrize(("error", "status"), [(1e-7, "kept"), (1e-3, "dropped")])
+def test_where_rounding_grows_to_the_size_of_the_outputs_calls_tell(tmp_path: Path, error: float, status: str) -> None:
+    result = made(tmp_path, Close(error), Chaotic()).run(rounds=1)
+    assert result.agreement.eager_float64_error > 0.25 and not result.agreement.telling
+    assert [kernel.status for kernel in result.kernels] == [status] and result.accepted == (status == "kept")
+    if result.accepted:
+        assert result.agreement.calls == 2 and 0 < result.agreement.call_error < 1e-6
+        assert "outputs cannot tell" in result.reason and "2 calls of kernels" in render(result)
 
 
 def test_a_kernel_no_call_comes_to_is_said(tmp_path: Path) -> None:
@@ -132,6 +158,6 @@ def sample_inputs(): return (torch.randn(8, 32),)
     result = forge("bench", "net-forge", "--json", "--seed", "1", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     document = msgspec.json.decode(result.stdout, type=BenchResult)
-    assert document.accepted and document.kernels[0].calls == 2 and document.agreement.within
+    assert document.accepted and document.kernels[0].calls == 4 and document.agreement.within
     missing = forge("bench", "net-forge", "--package", "nowhere", cwd=tmp_path)
     assert missing.returncode == 2 and "no package to bench" in missing.stderr

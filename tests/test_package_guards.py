@@ -319,7 +319,7 @@ def test_a_canary_that_agrees_changes_nothing(tmp_path: Path) -> None:
         assert torch.equal(package.apply(Model())(x), F.relu(x))
     assert package.report()["kernels"][0] | {"kernel": ""} == {
         "operator": "torch.nn.functional.relu", "variant": package.entries[0].variant, "kernel": "", "calls": 1,
-        "fallbacks": {}, "canaries": 1, "disabled": ""}
+        "fallbacks": {}, "canaries": 1, "canary_error": 0.0, "disabled": ""}
 
 
 @pytest.mark.parametrize("aliases", [None, {"out": "input"}], ids=["out of place", "in place"])

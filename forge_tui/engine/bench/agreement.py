@@ -20,6 +20,8 @@ MOST_DRAWS = 64
 FACTOR, ULPS = 2.0, 2.0
 """Outputs may be as far from float64 as twice eager's own distance plus two units of roundoff, in norm: the forged model rounds
 in other places, not more often."""
+TELLING = 0.25
+"""Where eager is farther than this from float64, in norm, its rounding has grown to the size of the outputs, and these tell right from wrong no more."""
 WITHOUT_FLOAT64 = 64.0
 """Units of roundoff that outputs may be from eager's where there is no float64 to tell which is nearer."""
 
@@ -44,6 +46,15 @@ class Agreement(Struct, frozen=True):
     """Teacher-forced cross entropy of the input's own next tokens, nats."""
     loss_forged: float | None = None
     positions: int = 0
+    calls: int = 0
+    """Calls of kernels that were compared with the original ones on the same tensors, in the model."""
+    call_error: float | None = None
+    """Largest difference among those, norm over norm."""
+
+    @property
+    def telling(self) -> bool:
+        """Whether outputs can tell a right model from a wrong one; else `calls` alone do."""
+        return self.eager_float64_error is None or self.eager_float64_error <= TELLING
 
     @property
     def within(self) -> bool:

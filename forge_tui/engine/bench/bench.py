@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from forge_tui.engine.bench.agreement import Agreement, compare
+from forge_tui.engine.bench.agreement import DRAWS, Agreement, compare
+from forge_tui.engine.bench.heldout import held_out
 from forge_tui.engine.bench.rounds import Contender, measure
 from forge_tui.engine.forward import open_model, run_forward
 from forge_tui.engine.inputs import ModelInput
@@ -70,11 +72,15 @@ class Bench:
         """All of it. autotune: torch.compile's max-autotune too, whose search takes minutes. On a device without a clock of its own
         (`host`) outputs are compared and nothing is timed."""
         timed = self.device.type == "cuda"
+        self._compare_calls()
         agreement = self._agree()
         if not agreement.within:
             agreement = self._drop_wrong(agreement)
         if timed:
             self._drop_slow(rounds)
+        kept = self._active()
+        agreement = structs.replace(agreement, calls=sum(entry.canaries for entry in kept),
+                                    call_error=max((entry.canary_error for entry in kept), default=None))
         contenders = self._time(rounds, autotune) if timed else []
         accepted, reason = self._judge(agreement, contenders)
         name = torch.cuda.get_device_name(self.device) if timed else "host"
@@ -82,6 +88,22 @@ class Bench:
                            tuple(contenders), agreement, tuple(self._kernels()), accepted, reason)
 
     # -- right
+
+    def _compare_calls(self) -> None:
+        """Every call of every kernel beside the original on the same tensors, and those that differ dropped. The model goes on with the
+        original's results: what a rounding grows to in later layers is not in this comparison."""
+        self.progress("comparing each kernel's calls with the original ones")
+        self.package.canary(1)
+        try:
+            with torch.inference_mode(), warnings.catch_warnings(action="ignore"):
+                for number in range(DRAWS):
+                    for item in self.inputs:
+                        self._forged(held_out(item, self.seed + number))
+        finally:
+            self.package.canary(0)
+        for entry in self.package.entries:
+            if entry.disabled:
+                self._drop(entry.variant, f"a call of it in the model is {entry.canary_error:.3g} from the original's, off by more than rounding")
 
     def _agree(self) -> Agreement:
         self.progress("comparing outputs on held-out inputs")
@@ -192,13 +214,15 @@ class Bench:
             return False, "every kernel was dropped"
         if not agreement.within:
             return False, f"outputs are off by {_distance(agreement):.3g}, allowed {agreement.allowed:.3g}"
+        right = "outputs are within bounds" if agreement.telling else (
+            f"outputs cannot tell, eager itself is {agreement.eager_float64_error:.2g} from float64; each call of a kernel is right")
         forged = next((item for item in contenders if item.name == "forged"), None)
         if forged is None:
-            return True, "outputs are within bounds; nothing is timed on this device"
+            return True, f"{right}; nothing is timed on this device"
         if forged.speedup_interval is None:
             return False, f"the forged model cannot be timed: {forged.note}"
         low, high = forged.speedup_interval
-        return low > 1, f"{forged.speedup:.3f}x over eager, interval {low:.3f} to {high:.3f}"
+        return low > 1, f"{forged.speedup:.3f}x over eager, interval {low:.3f} to {high:.3f}; {right}"
 
 
 def bench(paths: ProjectPaths, config: ProjectConfig, package: Path, target: Literal["host", "cuda"], *, seed: int,

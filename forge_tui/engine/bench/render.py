@@ -19,6 +19,8 @@ def render(result: BenchResult) -> str:
     if agreement.eager_float64_error is not None and agreement.forged_float64_error is not None:
         lines.append(f"  from float64: eager {agreement.eager_float64_error:.3g}, forged {agreement.forged_float64_error:.3g}, "
                      f"allowed {agreement.allowed:.3g}")
+    if agreement.call_error is not None:
+        lines.append(f"  {agreement.calls} calls of kernels beside the original ones on the same tensors: at most {agreement.call_error:.3g} apart")
     if agreement.top1 is not None:
         losses = "" if agreement.loss_eager is None or agreement.loss_forged is None else (
             f"; teacher-forced loss eager {agreement.loss_eager:.5f}, forged {agreement.loss_forged:.5f}")

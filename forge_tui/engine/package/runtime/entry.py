@@ -20,8 +20,10 @@ asynchronously on the current stream."""
 _DTYPE_SLACK = {torch.float64: 64.0, torch.float32: 64.0, torch.float16: 8.0, torch.bfloat16: 4.0}
 """Canaries: how many units of roundoff of the output's dtype two right results may be apart, in norm. Sums in float32 lose
 more of their last digits than one rounding to a half type does."""
-
-
+TF32_EPS = 2.0 ** -10
+"""Of TF32's 10 bits of mantissa (NVIDIA A100 whitepaper)."""
+CONVOLUTIONS = ("conv",)
+PRODUCTS = ("linear", "matmul", "bmm", "mm", "einsum", "attention")
 OVERLAPS = "memory that is written overlaps"
 OUTSIDE_INFERENCE = "an inference tensor is written outside of inference mode"
 DUAL = "inside forward-mode differentiation"
@@ -124,6 +126,8 @@ class Entry:
         """0: none; N: every Nth call also runs the original and compares."""
         self.calls = 0
         self.canaries = 0
+        self.canary_error = 0.0
+        """Largest difference from the original that a canary found, in norm, relative."""
         self.fallbacks: Counter[str] = Counter()
         """By guard, where the kernel's operator or a canary ran the original; routers count their own."""
 
@@ -201,7 +205,8 @@ class Entry:
         expected = original()
         for mine, theirs in zip(_tuple(got), _tuple(expected), strict=True):
             apart = difference(mine, theirs)
-            slack = _DTYPE_SLACK.get(theirs.dtype, 0.0) * (torch.finfo(theirs.dtype).eps if theirs.is_floating_point() else 0.0)
+            self.canary_error = max(self.canary_error, apart)
+            slack = _slack(self.operator, theirs)
             if not apart <= slack:
                 self.disabled = f"disabled: a canary differed from the original by {apart:.3g}, more than {slack:.3g}"
                 warnings.warn(f"{self.operator} {self.variant} {self.disabled}; the original runs from now on", stacklevel=2)
@@ -275,6 +280,20 @@ def difference(got: torch.Tensor, expected: torch.Tensor) -> float:
     apart = float(torch.where(finite, got.double() - expected.double(), 0.0).norm())
     norm = float(torch.where(finite, expected.double(), 0.0).norm())
     return apart / norm if norm else (float("inf") if apart else 0.0)
+
+
+def _slack(operator: str, result: torch.Tensor) -> float:
+    """How far another right result may be from the original's, in norm, relative."""
+    if result.dtype is torch.float32 and result.is_cuda and _may_round_to_tf32(operator):
+        return _DTYPE_SLACK[torch.float32] / 8 * TF32_EPS
+    return _DTYPE_SLACK.get(result.dtype, 0.0) * (torch.finfo(result.dtype).eps if result.is_floating_point() else 0.0)
+
+
+def _may_round_to_tf32(operator: str) -> bool:
+    """Whether torch may round the inputs of this operator's products to TF32, which no attribute of the result tells."""
+    if any(word in operator for word in CONVOLUTIONS):
+        return torch.backends.cudnn.allow_tf32
+    return any(word in operator for word in PRODUCTS) and torch.backends.cuda.matmul.allow_tf32
 
 
 def _same_layout(tensor: torch.Tensor) -> torch.Tensor:

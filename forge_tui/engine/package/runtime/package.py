@@ -127,7 +127,8 @@ class Package:
     def report(self) -> dict[str, Any]:
         """Per kernel how often it ran and which guards kept it from running; per function why the original ran instead."""
         kernels = [{"operator": entry.operator, "variant": entry.variant, "kernel": entry.kernel, "calls": entry.calls,
-                    "fallbacks": self._fallbacks(entry), "canaries": entry.canaries, "disabled": entry.disabled}
+                    "fallbacks": self._fallbacks(entry), "canaries": entry.canaries,
+                    "canary_error": entry.canary_error, "disabled": entry.disabled}
                    for entry in self.entries]
         reports: dict[str, Counter[str]] = {}
         for _, router in self.all_routers():
