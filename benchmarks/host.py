@@ -50,7 +50,7 @@ def main() -> None:
     if options.device != "host":
         found = {f"selftest {result.name}": result.outcome for result in run_selftest(options.device).results}  # in workers: most end theirs
         target = open_target(options.device)
-        store("host-verdicts", target.facts, {"verdicts": found | builtin_verdicts(target)}, options.out)
+        store("host", target.facts, {"verdicts": found | builtin_verdicts(target)}, options.out, part="verdicts")
         return
     path = FOLDER / "host.json"
     known = json.loads(path.read_text()) if path.exists() else {}

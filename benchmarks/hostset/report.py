@@ -70,9 +70,9 @@ def _verdicts(document: dict[str, Any], folder: Path) -> list[str]:
     count = Counter(here.values())
     lines = ["", f"**Verdicts** of the judge ({_about(document['verdicts'])}): {len(here)} selftest and builtin kernels, "
                  + ", ".join(f"{number} {outcome}" for outcome, number in count.most_common()) + "."]
-    for path in [*sorted(folder.glob("selftest-*.json")), *sorted(folder.glob("host-verdicts-*.json"))]:
+    for path in sorted(folder.glob("host-verdicts-*.json")):
         device = json.loads(path.read_text())
-        there = device.get("verdicts") or {f"selftest {exam['name']}": exam["outcome"] for exam in device["exams"]}
+        there = device["verdicts"]
         both = {name: (here[name], outcome) for name, outcome in there.items() if name in here}
         differ = {name: pair for name, pair in both.items() if pair[0] != pair[1]}
         alike = sum((one == "verified") == (other == "verified") for one, other in both.values())
