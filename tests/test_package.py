@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -196,10 +197,12 @@ def elsewhere(built: tuple, tmp_path: Path) -> str:
             if not (site / top).exists():
                 (site / top).symlink_to(Path(metadata.distribution(name).locate_file(top)))
     command = [python, "-I", "-m", "pip", "install", "--no-index", "--quiet", exported.wheel]
-    install = subprocess.run(command, capture_output=True, text=True)
+    # no folder of wheels and no cap on versions from this machine's settings: another torch would be written through the links
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")} | {"PIP_CONFIG_FILE": os.devnull}
+    install = subprocess.run(command, capture_output=True, text=True, env=bare)
     if install.returncode and not re.search(r"No matching distribution found for torch\b", install.stderr):
         # This machine's torch lacks some of its own requirements (a build that brings them some other way).
-        install = subprocess.run([*command, "--no-deps"], capture_output=True, text=True)
+        install = subprocess.run([*command, "--no-deps"], capture_output=True, text=True, env=bare)
     assert install.returncode == 0, install.stderr
     script = ELSEWHERE.replace("forged_PACKAGE", exported.module)
     result = subprocess.run([python, "-I", "-c", script, tmp_path / "saved.pt"], capture_output=True, text=True, cwd=tmp_path)

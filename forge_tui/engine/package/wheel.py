@@ -19,7 +19,7 @@ def write_wheel(package: Path, into: Path, *, version: str) -> Path:
              for path in sorted(package.rglob("*")) if path.is_file() and "__pycache__" not in path.parts}
     files[f"{info}/METADATA"] = (f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
                                  "Summary: CUDA kernels forged for one model\nRequires-Python: >=3.11\n"
-                                 "Requires-Dist: torch\n").encode()
+                                 "Requires-Dist: torch>=2.6\n").encode()
     files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: forge-tui\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     record = "".join(f"{path},sha256={_digest(data)},{len(data)}\n" for path, data in files.items())
     files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()

@@ -16,7 +16,8 @@ from weakref import WeakValueDictionary
 
 import torch
 
-PLAIN = frozenset((bool, int, float, str, type(None)))
+PLAIN = (bool, int, float, str, type(None))
+"""A tuple: torch 2.6 does not trace `in` of a set of classes."""
 USER_FILE = "forge_user_"
 """Prefix of the Python module that Forge makes of a user's own file: elsewhere the same file has another name."""
 UNREAD = frozenset(("num_batches_tracked",))

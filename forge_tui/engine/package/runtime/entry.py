@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch.autograd import forward_ad
+
+from .private import DUAL_LEVELS, UNKNOWABLE, dispatch_modes, interpreters
 
 Tensors = Sequence[torch.Tensor]
 Launcher = Callable[[Tensors], None]
@@ -27,8 +28,6 @@ PRODUCTS = ("linear", "matmul", "bmm", "mm", "einsum", "attention")
 OVERLAPS = "memory that is written overlaps"
 OUTSIDE_INFERENCE = "an inference tensor is written outside of inference mode"
 DUAL = "inside forward-mode differentiation"
-DUAL_LEVELS: dict[str, Any] = vars(forward_ad) if hasattr(forward_ad, "_current_level") else {}
-"""Where torch keeps, as `_current_level`, how many levels of dual numbers are entered, -1 being none; empty where this torch keeps it elsewhere."""
 
 
 class PackageError(Exception):
@@ -164,9 +163,11 @@ class Entry:
 
     def guard(self, tensors: Tensors, backend: Backend) -> str:
         """Which guard this call violates, in words; empty when the kernel may run. Gradients and alignment are not looked at."""
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        if UNKNOWABLE:
+            return UNKNOWABLE
+        if interpreters() is not None:
             return "inside a functorch transform"
-        if DUAL_LEVELS.get("_current_level", -1) >= 0:
+        if DUAL_LEVELS["_current_level"] >= 0:
             return DUAL
         for pattern, tensor in zip(self.inputs, tensors, strict=True):
             reason = pattern.mismatch(tensor)
@@ -185,7 +186,7 @@ class Entry:
                 return OVERLAPS
         if any(at >= 0 and tensors[at].is_inference() for at in self.written) and not torch.is_inference_mode_enabled():
             return OUTSIDE_INFERENCE  # which the original refuses
-        return "under a torch dispatch mode" if torch._C._len_torch_dispatch_stack() else ""
+        return "under a torch dispatch mode" if dispatch_modes() else ""
 
     def aligned(self, tensors: Tensors) -> bool:
         return not any(tensor.data_ptr() % pattern.align for tensor, pattern in zip(tensors, self.inputs, strict=True))

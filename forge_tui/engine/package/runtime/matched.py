@@ -18,15 +18,17 @@ from typing import Any
 import torch
 
 from .callees import BARE, PLAIN, described
-from .entry import DUAL, DUAL_LEVELS, OUTSIDE_INFERENCE, OVERLAPS, Ready
+from .entry import DUAL, OUTSIDE_INFERENCE, OVERLAPS, Ready
 from .forms import Spelling
 from .mode import foreign_mode
 from .patterns import Anything, Tensor
+from .private import DUAL_LEVELS, GLOBAL_HOOKS, any_global_hook, function_modes_on
 from .writer import Writer
 
 try:
     from torch._C._dynamo.guards import TensorGuards
-except ImportError:  # private to torch: another version may not have it
+    TensorGuards(torch.empty(1), dynamic_dims_sizes=[[1]], dynamic_dims_strides=[[1]]).check(torch.empty(1))
+except (ImportError, AttributeError, TypeError):  # private to torch: another version may not have it, or another form of it
     TensorGuards = None
 
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
@@ -65,7 +67,7 @@ class State:
             more_than_forward += [*(f"{held}[{name!r}]" for name in HOOKS), f"'forward' in {held}", *(
                 writer.named("hooks", hooks) for hooks in GLOBAL_HOOKS)]
             if not GLOBAL_HOOKS:
-                more_than_forward.append(f"{writer.named('k', torch.nn.modules.module._has_any_global_hook)}()")
+                more_than_forward.append(f"{writer.named('k', any_global_hook)}()")
         writer.say(f"if {' or '.join(more_than_forward)}: return {IN_TRAINING!r}")
         groups = {"_parameters": own["_parameters"], "_buffers": own["_buffers"]}
         # as many attributes as the matched module, and the very ones below: none hides a callable of its class
@@ -101,10 +103,6 @@ class State:
 IN_TRAINING = "a module in training, or with hooks or a forward of its own"
 OTHER_CALLEE = "other modules or functions"
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_of_all = [getattr(torch.nn.modules.module, f"_global_{name}", None) for name in (
-    "backward_pre_hooks", "backward_hooks", "forward_hooks", "forward_pre_hooks")]
-GLOBAL_HOOKS: list[Any] = _of_all if all(type(hooks).__name__ in ("OrderedDict", "dict") for hooks in _of_all) else []
-"""Hooks of all modules, which `_has_any_global_hook` asks for one by one; empty where this torch keeps them elsewhere."""
 
 
 class Values:
@@ -264,7 +262,7 @@ def _write_rest(writer: Writer, spelling: Spelling, inputs: list[str], tensors: 
     wanting = [variable for variable, tensor in zip(inputs, tensors, strict=True) if tensor.requires_grad or not TELLS_GRADIENTS]
     if wanting:
         writer.say(_gradient(writer, wanting))
-    writer.say(f"if {writer.named('modes', torch._C._is_torch_function_mode_enabled)}() and {writer.named('k', foreign_mode)}(): return None")
+    writer.say(f"if {writer.named('modes', function_modes_on)}() and {writer.named('k', foreign_mode)}(): return None")
     if DUAL_LEVELS:
         writer.say(f"if {writer.named('dual', DUAL_LEVELS)}['_current_level'] >= 0: return {DUAL!r}")
     if any(at >= 0 and tensors[at].is_inference() for at in spelling.entry.written):  # torch's guards tell such tensors from others

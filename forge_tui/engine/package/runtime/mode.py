@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import TorchFunctionMode
+
+from .private import function_modes, function_modes_on
 
 Substitutes = dict[Any, Callable[..., Any]]
 """Function to what stands in its place."""
@@ -26,8 +28,7 @@ class Mode(TorchFunctionMode):
 
 def foreign_mode() -> bool:
     """Whether a function mode is active that is none of ours, and has to see the call."""
-    return torch._C._is_torch_function_mode_enabled() and any(
-        type(mode) is not Mode for mode in _get_current_function_mode_stack())
+    return function_modes_on() and any(type(mode) is not Mode for mode in function_modes())
 
 
 def under_mode(mode: Mode, forward: Callable[..., Any]) -> Callable[..., Any]:

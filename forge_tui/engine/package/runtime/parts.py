@@ -12,12 +12,12 @@ from .entry import Backend, Entry
 from .fronts import Front
 from .matched import ABSENT, FUNCTIONS, Arguments, State, Values
 from .patterns import pattern_of
+from .private import any_global_hook
 from .regions import ANYTHING, module_with
 from .router import Router
 from .rows import in_a_row
 
 _tracing = torch.compiler.is_dynamo_compiling
-_global_hooks = torch.nn.modules.module._has_any_global_hook
 MOST_REFUSED = 256
 """A model may make its functions anew at every call."""
 Helper = Callable[..., Any]
@@ -128,7 +128,7 @@ class Part:
         """The values of a callee's state, or None where calling it is more than running its class's forward."""
         if isinstance(item, FUNCTIONS):
             return ()
-        if not plain_call(item) or _global_hooks():
+        if not plain_call(item) or any_global_hook():
             return None
         return state_of(item, self.names[at], self.known[at])
 

@@ -32,7 +32,7 @@ def pattern_of(value: Any) -> Any:
     if value["type"] == "anything":
         return Anything
     if value["type"] == "dtype":
-        return getattr(torch, value["name"])
+        return getattr(torch, value["name"], Never)  # one that this torch has not
     if value["type"] == "items":
         return tuple(pattern_of(item) for item in value["items"])
     return Never

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .entry import DUAL_LEVELS
-from .patterns import Anything, Tensor
+from .patterns import Tensor
+from .private import DUAL_LEVELS, UNKNOWABLE, interpreters
 
 if TYPE_CHECKING:
     from .forms import Form
 
 
 def transformed() -> bool:
-    """Whether what is traced is inside a functorch transform."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    """Whether what is traced is inside a functorch transform, or nobody can tell."""
+    return bool(UNKNOWABLE) or interpreters() is not None
 
 
 # as `torch.compiler.assume_constant_result` does, which takes seconds to import: asked while tracing. torch guards what it
@@ -25,7 +25,7 @@ transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def traced_tensors(form: Form, args: Any, kwargs: Any, device_type: str) -> Any:
     """The operator's arguments in order, or None."""
-    if torch.is_autocast_enabled(device_type) or transformed() or (DUAL_LEVELS and DUAL_LEVELS["_current_level"] >= 0):
+    if torch.is_autocast_enabled(device_type) or transformed() or DUAL_LEVELS["_current_level"] >= 0:
         return None
     values = _traced_values(form, args, kwargs)
     flat: list[Any] = []
@@ -62,12 +62,11 @@ def _traced_values(form: Form, args: Any, kwargs: Any) -> list[Any] | None:
 def _traced_flat(patterns: Any, values: Any, flat: list[Any]) -> bool:
     """Collect the tensors; false where anything else differs."""
     for pattern, value in zip(patterns, values, strict=True):
-        if pattern is Tensor:
-            if not isinstance(value, torch.Tensor):
-                return False
-            flat.append(value)
-        elif pattern is Anything:
-            continue
+        if isinstance(pattern, type):  # before `is`: torch 2.6 cannot compare a number that it made dynamic with a class
+            if pattern is Tensor:
+                if not isinstance(value, torch.Tensor):
+                    return False
+                flat.append(value)
         elif isinstance(pattern, tuple):
             if not isinstance(value, (list, tuple)) or len(value) != len(pattern) or not _traced_flat(pattern, value, flat):
                 return False
