@@ -37,9 +37,10 @@ def test_a_call_that_costs_the_cpu_more_than_a_routed_one_is_worth_it_where_forw
 
 
 @pytest.mark.parametrize(("issue_us", "forward_us", "bound"), [
-    (30.0, 500.0, False),  # most of the forward is neither device nor issuing
-    (70.0, 500.0, True), (0.0, 1.0, False)])
-def test_a_forward_waits_for_its_cpu_where_issuing_takes_most_of_it(issue_us: float, forward_us: float, bound: bool) -> None:
+    (30.0, 500.0, True),  # most of the forward is neither device nor issuing: the CPU's all the same
+    (70.0, 500.0, True), (70.0, 90.0, False),  # the device works two thirds of it
+    (9.0, 500.0, False), (0.0, 1.0, False)])
+def test_a_forward_waits_for_its_cpu_where_the_device_works_little_and_issuing_takes_longer(issue_us: float, forward_us: float, bound: bool) -> None:
     """Six calls of 10 us on the device; a region of them is not counted beside them."""
     calls = [msgspec.structs.replace(item, time_us=10.0, issue_us=issue_us) for item in (SOFTMAX, NORM)]
     region = msgspec.structs.replace(NORM, key="f" * 12, covers={NORM.key: 2}, time_us=900.0, issue_us=900.0)
@@ -63,6 +64,13 @@ def test_patterns_name_operators_in_every_usual_way() -> None:
         assert names(pattern) == ["softmax"]
     assert names("tanh") == ["tanh"], "named, it is worked on"
     assert names("layer_norm", "soft*", "*") == ["softmax", "layer_norm", "tanh"]
+
+
+def test_one_pattern_may_name_only_what_no_kernel_may_replace_where_another_names_more() -> None:
+    said: list[str] = []
+    found = select_variants(cards("device"), ["view", "softmax"], said.append)
+    assert [variant.key for variant in found] == [SOFTMAX.key]
+    assert said == ["`view` names only operators that no kernel may replace: a view moves no data"]
 
 
 @pytest.mark.parametrize(("pattern", "words"), [("laier_norm", "did you mean `layer_norm`"), ("view", "a view moves no data"),

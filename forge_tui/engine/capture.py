@@ -34,8 +34,8 @@ calls, left out first, have most to give."""
 AT_FLOOR = 1.1
 """A call within a tenth of its floor has nothing to give."""
 LAUNCH_BOUND = 0.6
-"""A forward of which issuing the calls takes so much, and the device's work less than the issuing, waits for its CPU. (What is between
-the calls, Python for the most part, is in neither.)"""
+"""A forward of which the device works less than this part, and for less time than issuing the calls takes, waits for its CPU: for that
+and for what is between the calls, Python for the most part. Whatever of it a kernel saves, the forward saves."""
 Progress = Callable[[str], None]
 
 
@@ -233,7 +233,7 @@ def device_and_cpu_us(variants: list[Variant]) -> tuple[float, float]:
 
 def waits_for_cpu(device_us: float, issue_us: float, forward_us: float) -> bool:
     """Whether a forward is launch-bound (LAUNCH_BOUND), from `device_and_cpu_us` and its own time."""
-    return issue_us > 0 and issue_us >= max(device_us, LAUNCH_BOUND * forward_us)
+    return issue_us >= device_us and device_us < LAUNCH_BOUND * forward_us
 
 
 def at_floor(variant: Variant, launch_bound: bool) -> Variant:

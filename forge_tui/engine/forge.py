@@ -158,7 +158,7 @@ class _Run:
             raise Halted(StopReason.STOPPED)
 
     def _select(self, cards: OperatorFile, settings: Settings) -> list[Variant]:
-        variants = select_variants(cards, settings.ops)
+        variants = select_variants(cards, settings.ops, lambda text: self.recorder.note("info", text))
         self.recorder.record(events.Selected(at=time.time(), operators=tuple(variant.key for variant in variants)))
         return variants
 

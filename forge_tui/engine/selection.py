@@ -18,13 +18,15 @@ WORTH = 0.001
 whole-model measurement can tell from nothing."""
 
 
-def select_variants(cards: OperatorFile, patterns: Sequence[str]) -> list[Variant]:
+def select_variants(cards: OperatorFile, patterns: Sequence[str], note: Callable[[str], None] = lambda text: None) -> list[Variant]:
     """The offered variants that a pattern names (all worth it when there is none), the most recoverable first.
 
     A pattern is a variant key or its beginning (4 digits at least), an operator's full name, its last part (`softmax`), or
-    either with `*` and `?`. Raises ProjectError for a pattern that names nothing, or nothing that a kernel may replace.
+    either with `*` and `?`. note: told of patterns that name only what no kernel may replace. Raises ProjectError for a pattern that names
+    nothing, and where no pattern names anything that a kernel may replace.
     """
     chosen: dict[str, Variant] = {}
+    closed: list[str] = []
     if not patterns:
         chosen = {variant.key: variant for variant in cards.variants if worth_it(cards, variant)}
     for pattern in patterns:
@@ -35,9 +37,12 @@ def select_variants(cards: OperatorFile, patterns: Sequence[str]) -> list[Varian
         if not offered:  # those that are only left to a region are worked on when they are asked for
             offered = [msgspec.structs.replace(variant, offered=True, inside=0) for variant in matching if variant.taken_by]
         if not offered:
-            raise ProjectError(f"`{pattern}` names only operators that no kernel may replace: {matching[0].reason}",
-                               where="--ops", cure="`forge-tui show` lists those that can be")
+            closed.append(f"`{pattern}` names only operators that no kernel may replace: {matching[0].reason}")
         chosen.update((variant.key, variant) for variant in offered)
+    if closed and not chosen:
+        raise ProjectError("; ".join(closed), where="--ops", cure="`forge-tui show` lists those that can be")
+    for text in closed:
+        note(text)
     return sorted(chosen.values(), key=lambda variant: -variant.recoverable_us)
 
 

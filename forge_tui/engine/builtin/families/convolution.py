@@ -18,6 +18,10 @@ POINTS = 12
 ALONE_PRODUCTS = 1 << 27
 """Most products of a convolution by itself. Up to there (a layer of ResNet at batch 1 has 1.2e8) launch, latency and the few blocks of small images
 take most of the time, in cuDNN's kernels too; past it those use the tensor cores better than `mma.sync` can, and no second operator is saved."""
+NORMED_PRODUCTS = {4: 1 << 29}
+"""Most products of one with batch_norm behind it, by bytes an element; the half types have no bound. float32 costs this kernel three TF32
+products and cuDNN one: on an H200 the layers of ResNet-50 gain at batch 1 (1.2e8), and at batch 32 (3.7e9) take 1.05 to 2.8 times eager's time;
+the bound lies between, where an estimate from these times has them break even."""
 
 
 @offers(CONV, f"{CONV}+{NORM}", *(f"{CONV}+{NORM}+{name}" for name in SIMPLE))
@@ -46,7 +50,8 @@ def convolution(call: Call) -> Iterator[Recipe]:
     plain = filters.shape[2:] == (1, 1) and stride.now == (1, 1) and padding.now == (0, 0)
     vector = next(n for n in (16 // source.itemsize, 4 // source.itemsize, 1) if pixels % n == 0) if plain else 1
     work = Product(filters.shape[0], source.shape[0] * pixels, prod(filters.shape[1:]), source.itemsize, plain, vector)
-    if not normed and work.rows * work.columns * work.depth > ALONE_PRODUCTS:
+    most = NORMED_PRODUCTS.get(source.itemsize) if normed else ALONE_PRODUCTS
+    if most is not None and work.rows * work.columns * work.depth > most:
         return
     yield Recipe("conv_mma", "fusion" if normed else "tiling", "implicit matrix product on the tensor cores, the depth shared by a cluster", {
         "GUARD": quoted(guards + ["not training"] * normed),
