@@ -248,9 +248,9 @@ def test_layers_of_resnet_fill_the_device_without_spills(name: str) -> None:
 
 
 def test_all_settings_of_all_layers_are_legal() -> None:
-    for batch in (1, 32):
+    for batch, dtype in ((1, "float32"), (32, "float16")):
         for layer in LAYERS.values():
-            call = _layer(*layer, batch=batch)
+            call = _layer(*layer, dtype=dtype, batch=batch)
             (kernel,) = kernels_for(call)
             assert len(settings_of(kernel, call)) == kernel.text.count("{ TILE_M =") == 12
 
