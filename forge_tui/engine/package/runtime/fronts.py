@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from keyword import iskeyword
 from typing import Any
@@ -18,14 +19,15 @@ MOST_FAST = 4
 
 BODY = """\
 try:
-    _forge_line = _forge_lines.get({first}.shape)
+    _forge_line = _forge_lines.get({first}.{key})
 except _forge_cannot:
     return _forge_slow({arguments})
 if _forge_line is None:
     _forge_reason, _forge_counter = "other shape", _forge_missed
 else:
     _forge_known = True
-    for _forge_fast, _forge_counter in _forge_line:
+    while _forge_line is not None:
+        _forge_fast, _forge_counter, _forge_line = _forge_line
         _forge_result = _forge_fast({arguments})
         if _forge_result is None:
             _forge_known = False
@@ -37,6 +39,9 @@ else:
 _forge_counter[_forge_reason] = _forge_counter.get(_forge_reason, 0) + 1
 return {original}"""
 
+Line = tuple[Fast, dict[str, int], Any]
+"""A generated function, where its misses are counted, and the line after it or None: cheaper to walk along than a list."""
+
 
 class Front:
     """The lines of generated functions by the first tensor's shape, and the function that asks them."""
@@ -47,14 +52,22 @@ class Front:
         self._missed = missed
         self._fast: dict[Spelling, list[Fast]] = {spelling: [] for spelling in spellings}
         self._early = {spelling: early(arguments, spelling) for spelling in spellings}
-        self.lines: dict[tuple[int, ...], list[tuple[Fast, dict[str, int]]]] = {}
+        shapes = {spelling.shape for spelling in spellings}
+        self._by_count = len({math.prod(shape) for shape in shapes}) == len(shapes)
+        """Whether the number of elements tells the shapes apart: it costs half as much to ask for."""
+        self.lines: dict[Any, Line | None] = {}
+        """By that number, or by shape."""
         for spelling in spellings:
             self._line_up(spelling.shape)
 
     def _line_up(self, shape: tuple[int, ...]) -> None:
         """Replaces a line whole: other threads may be walking along the old one."""
-        self.lines[shape] = [(fast, spelling.fallbacks) for spelling, kept in self._fast.items() if spelling.shape == shape
-                             for fast in kept or [self._early[spelling]]]
+        line: Line | None = None
+        for spelling, kept in reversed(self._fast.items()):
+            if spelling.shape == shape:
+                for fast in reversed(kept or [self._early[spelling]]):
+                    line = fast, spelling.fallbacks, line
+        self.lines[math.prod(shape) if self._by_count else shape] = line
 
     def learn(self, spelling: Spelling, given: Values, tensors: Sequence[torch.Tensor], ready: Ready | str) -> None:
         """A call matched: the next like it is recognized at once. ready: or why nothing will ever run it on this device."""
@@ -79,7 +92,8 @@ class Front:
         writer.space |= {f"_forge_{word}": value for word, value in known.items()}
         names = [item for item in parameters if item != "*"]
         header = ", ".join(f"{item}={writer.named('_forge_default', defaults[item])}" if item in defaults else item for item in parameters)
-        body = BODY.format(arguments=", ".join(names), first=names[int(self._arguments.first[1:])], original=original[1])
+        body = BODY.format(arguments=", ".join(names), first=names[int(self._arguments.first[1:])],
+                           key="numel()" if self._by_count else "shape", original=original[1])
         if traced is not None:
             body = f"if _forge_tracing(): return _forge_traced({', '.join(names)})\n{body}"
         return writer.function(name if name.isidentifier() and not iskeyword(name) else "stand_in", header, body.splitlines())

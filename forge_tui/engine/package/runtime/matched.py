@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from .callees import BARE, PLAIN, described
-from .entry import DUAL, OUTSIDE_INFERENCE, OVERLAPS, Ready
+from .entry import DUAL, OUTSIDE_INFERENCE, OVERLAPS, Ready, TensorPattern
 from .forms import Spelling
 from .mode import foreign_mode
 from .patterns import Anything, Tensor
@@ -88,13 +88,22 @@ class State:
             return variable
         writer.say(f"{variable} = {held}[{name!r}]")
         value = self.module.__dict__[name]
-        if type(value) in PLAIN or isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor):
             return variable
+        if value is None or type(value) in (bool, torch.dtype):
+            writer.say(f"if {variable} is not {writer.name(value)}: return 'other arguments'")
+            return None
+        # modules of one class mostly have the very same objects: their constructors' defaults
+        known = writer.named("k", value)
+        if type(value) in PLAIN:
+            kind = writer.named("k", type(value))
+            writer.say(f"if {variable} is not {known} and (type({variable}) is not {kind} or {variable} != {known}): return 'other arguments'")
+            return None
         if isinstance(value, FUNCTIONS):
             writer.say(f"if {variable} is not {writer.name(value)}: return None")
         elif type(value) is tuple:
             kinds = "".join(f" or type({variable}[{at}]) is not int" for at in range(len(value)))
-            writer.say(f"if type({variable}) is not tuple or {variable} != {value!r}{kinds}: return None")
+            writer.say(f"if {variable} is not {known} and (type({variable}) is not tuple or {variable} != {value!r}{kinds}): return None")
         else:
             writer.say(f"if {writer.named('k', described)}({variable}) != {described(value)!r}: return None")
         return None
@@ -141,10 +150,10 @@ class Arguments:
 def early(arguments: Arguments, spelling: Spelling) -> Fast:
     """What a call is asked as long as none has matched: what is cheap and needs no state. Gives None where nothing is wrong."""
     writer = Writer()
-    writer.say(_elsewhere(arguments), _autocast(writer, arguments), _gradient(writer, [arguments.first]), *_first(writer, arguments.first, spelling))
+    writer.say(*_first(writer, arguments.first, spelling), *_around(writer, arguments))
     for at in [*arguments.callees, *([] if arguments.module is None else [arguments.module])]:
         writer.say(f"if getattr(a{at}, 'training', False): return {IN_TRAINING!r}")
-    writer.say(_subclass(writer, [arguments.first]))
+    writer.say(_subclass(writer, [arguments.first]), _shape(arguments.first, spelling.entry.inputs[0]))
     return writer.function("early", arguments.parameters, [*_tried(writer.lines), f"return {arguments.unknown(writer)}"])
 
 
@@ -160,24 +169,32 @@ def matched(arguments: Arguments, spelling: Spelling, given: Values, tensors: Se
     if TensorGuards is None:
         return None
     writer = Writer()
-    early_on = bool(given.states) or len(tensors) > 1  # gathering a state, or looking at several tensors, costs more than at the first
-    if early_on:
-        writer.say(*_first(writer, arguments.first, spelling), _gradient(writer, [arguments.first]))
+    # the first tensor alone, before anything is gathered: most of what does not match ends here, autocast and other devices too
+    pattern = spelling.entry.inputs[0]
+    writer.say(*_checked(writer, [arguments.first], tensors[:1], [
+        *_first(writer, arguments.first, spelling), *_around(writer, arguments), _subclass(writer, [arguments.first]),
+        _shape(arguments.first, pattern),
+        *([f"if {arguments.first}.stride() != {pattern.stride!r}: return 'other stride'"] if pattern.dense else [])]))
     writer.say(*(f"if {name} is not {writer.named('k', ABSENT)}: return None" for name in given.absent))
     values: list[str | None] = list(given.before)
     for state in given.states:
         values += state.write(writer, arguments.unknown(writer))
     found = _opened(writer, spelling, [*values, *given.after])
     inputs = [found[place] for place in spelling.order]
-    check = TensorGuards(*tensors, dynamic_dims_sizes=[list(tensor.size()) for tensor in tensors],
-                         dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors]).check
-    why = [_gradient(writer, inputs), *([] if early_on else _first(writer, arguments.first, spelling)), _autocast(writer, arguments),
-           _elsewhere(arguments), _subclass(writer, inputs), *_others(writer, spelling, inputs), "return None"]
-    writer.say(f"if not {writer.named('check', check)}({', '.join(inputs)}):", *("    " + line for line in why))
-    _write_rest(writer, spelling, inputs, tensors, early_on)
+    if len(inputs) > 1:
+        writer.say(*_checked(writer, inputs[1:], tensors[1:], [
+            _gradient(writer, inputs[1:]), _subclass(writer, inputs[1:]), *_others(writer, spelling, inputs)]))
+    _write_rest(writer, spelling, inputs, tensors)
     if ready.current is not None:
         writer.say(f"if {writer.named('current', ready.current)}() != {ready.device.index}: return None")
     return writer.function("fast", arguments.parameters, [*_tried(writer.lines), *_run(writer, spelling, inputs, tensors, ready)])
+
+
+def _checked(writer: Writer, names: list[str], tensors: Sequence[torch.Tensor], why: list[str]) -> list[str]:
+    """torch's own guards of these tensors. why: what is asked of a call for which they do not hold."""
+    check = TensorGuards(*tensors, dynamic_dims_sizes=[list(tensor.size()) for tensor in tensors],
+                         dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors]).check
+    return [f"if not {writer.named('check', check)}({', '.join(names)}):", *("    " + line for line in [*why, "return None"])]
 
 
 def _tried(lines: list[str]) -> list[str]:
@@ -195,13 +212,26 @@ def _first(writer: Writer, variable: str, spelling: Spelling) -> list[str]:
             f"if {variable}.stride() != {pattern.stride!r}: return 'other stride'"]
 
 
+def _around(writer: Writer, arguments: Arguments) -> list[str]:
+    """Whether the first input wants a gradient, is on another device, or the call is under autocast."""
+    return [_gradient(writer, [arguments.first]), *_elsewhere(arguments), _autocast(writer, arguments)]
+
+
+def _shape(variable: str, pattern: TensorPattern) -> str:
+    return f"if {variable}.shape != {pattern.shape!r}: return 'other shape'"
+
+
 def _gradient(writer: Writer, tensors: list[str]) -> str:
     asked = " or ".join(f"{name}.requires_grad" for name in tensors)
     return f"if {writer.name(torch.is_grad_enabled)}() and ({asked}): return {GRADIENT!r}"
 
 
-def _elsewhere(arguments: Arguments) -> str:
-    return f"if not {arguments.first}.is_{arguments.device_type}: return 'on ' + {arguments.first}.device.type"
+def _elsewhere(arguments: Arguments) -> list[str]:
+    # a device's type as text is dear: asked last
+    usual = [place for place in ("cpu", "cuda", "meta") if place != arguments.device_type]
+    return [f"if not {arguments.first}.is_{arguments.device_type}:",
+            *(f"    if {arguments.first}.is_{place}: return 'on {place}'" for place in usual),
+            f"    return 'on ' + {arguments.first}.device.type"]
 
 
 def _autocast(writer: Writer, arguments: Arguments) -> str:
@@ -221,7 +251,7 @@ def _others(writer: Writer, spelling: Spelling, inputs: list[str]) -> list[str]:
     lines = []
     for name, pattern in list(zip(inputs, spelling.entry.inputs, strict=True))[1:]:
         lines += [f"if {name}.dtype is not {writer.named('k', pattern.dtype)}: return 'other dtype'",
-                  f"if {name}.shape != {pattern.shape!r}: return 'other shape'"]
+                  _shape(name, pattern)]
     return lines
 
 
@@ -230,8 +260,10 @@ def _opened(writer: Writer, spelling: Spelling, values: list[str | None]) -> lis
     found: list[str] = []
 
     def compare(variable: str | None, pattern: Any) -> None:
+        if variable is None:  # part of a state, and compared there
+            return
         if pattern is Tensor:
-            found.append(variable)  # type: ignore[arg-type] - a description is never a tensor's
+            found.append(variable)
         elif isinstance(pattern, tuple):
             inner = [writer.fresh() for _ in pattern]
             writer.say(f"if type({variable}) is not tuple and type({variable}) is not list: return None",
@@ -241,7 +273,7 @@ def _opened(writer: Writer, spelling: Spelling, values: list[str | None]) -> lis
                 compare(item, wanted)
         elif pattern is None or type(pattern) in (bool, torch.dtype):
             writer.say(f"if {variable} is not {writer.name(pattern)}: return 'other arguments'")
-        elif pattern is not Anything and variable is not None:
+        elif pattern is not Anything:
             kind = writer.named("k", type(pattern))
             writer.say(f"if type({variable}) is not {kind} or {variable} != {writer.name(pattern)}: return 'other arguments'")
 
@@ -250,11 +282,10 @@ def _opened(writer: Writer, spelling: Spelling, values: list[str | None]) -> lis
     return found
 
 
-def _write_rest(writer: Writer, spelling: Spelling, inputs: list[str], tensors: Sequence[torch.Tensor], first: bool) -> None:
-    """What torch's guards leave open. first: whether the first input was looked at before them."""
-    patterns = list(enumerate(spelling.entry.inputs))[first:]
-    writer.say(*(f"p{at} = {inputs[at]}.data_ptr()" for at, _ in patterns))
-    odd = [f"p{at} % {pattern.align}" for at, pattern in patterns if pattern.align > 1]
+def _write_rest(writer: Writer, spelling: Spelling, inputs: list[str], tensors: Sequence[torch.Tensor]) -> None:
+    """What torch's guards leave open."""
+    writer.say(*(f"p{at} = {name}.data_ptr()" for at, name in enumerate(inputs)))
+    odd = [f"p{at} % {pattern.align}" for at, pattern in enumerate(spelling.entry.inputs) if pattern.align > 1]
     if odd:
         writer.say(f"if {' or '.join(odd)}: return 'other alignment'")
     for one, other, low, high, same in spelling.entry.crossing:
