@@ -27,13 +27,17 @@ from benchmarks.guardcases import CASES, DTYPE, Case, Nothing, SilentDriver, no_
 from benchmarks.results import FOLDER, header, write
 from forge_tui.engine.package.runtime import Package
 
-CALLS, ROUNDS = 300, 120
-"""Many short rounds, interleaved: the least is of one that nothing interrupted, and contenders meet the same disturbances."""
+CALLS, ROUNDS, PASSES = 300, 60, 3
+"""Many short rounds, interleaved: the least is of one that nothing interrupted, and contenders meet the same disturbances. Passes over all
+cases: a neighbour that is busy for seconds slows everything, also what interrupts nothing."""
+
+Times = dict[str, list[float]]
+"""By contender the time of one call in microseconds, one figure a round."""
 
 
-def interleaved(calls: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, list[float]]:
-    """Thread time of one call in microseconds, by contender one figure a round."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
+def interleaved(calls: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> Times:
+    """Thread time."""
+    times: Times = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             begin = time.thread_time()
@@ -43,7 +47,7 @@ def interleaved(calls: dict[str, Callable[[], object]], rounds: int = ROUNDS) ->
     return times
 
 
-def apart(times: dict[str, list[float]], one: str, other: str) -> dict[str, float]:
+def apart(times: Times, one: str, other: str) -> dict[str, float]:
     """How much more `one` costs: of the least of all rounds, and the median of the differences within rounds."""
     return {"least": round(min(times[one]) - min(times[other]), 3),
             "median": round(statistics.median(a - b for a, b in zip(times[one], times[other], strict=True)), 3)}
@@ -68,8 +72,8 @@ def around(miss: str) -> Any:
     return torch.enable_grad() if miss == "gradient" else contextlib.nullcontext()
 
 
-def measured(folder: Path, name: str) -> dict[str, Any]:
-    """One row: the whole matched call in a model and the eager one, the model's own call taken off both; and what misses add."""
+def measured(folder: Path, name: str) -> dict[str, Times]:
+    """The whole matched call in a model, the eager one and the model's own call; and by miss what `misses` gives."""
     case = CASES[name]
     model, args = case.make().to(DTYPE).eval().requires_grad_(False), case.inputs()
     plain = copy.deepcopy(model)
@@ -77,11 +81,11 @@ def measured(folder: Path, name: str) -> dict[str, Any]:
     package.apply(model)
     times = interleaved({"forged": lambda: model(*args), "eager": lambda: plain(*args), "empty": lambda: empty(*args)})
     assert ran(package) == ROUNDS * CALLS, f"{name}: not one kernel a call: {package.report()}"
-    return {"matches": apart(times, "forged", "empty"), "eager": apart(times, "eager", "empty"), "does not match": misses(case, plain, args, package)}
+    return {"match": times, **misses(case, plain, args, package)}
 
 
-def misses(case: Case, plain: torch.nn.Module, args: tuple[torch.Tensor, ...], package: Package) -> dict[str, Any]:
-    """What a call costs that is turned away, without the original, which is replaced by nothing: where none has matched, and where one has."""
+def misses(case: Case, plain: torch.nn.Module, args: tuple[torch.Tensor, ...], package: Package) -> dict[str, Times]:
+    """A call that is turned away, without the original, which is replaced by nothing: where none has matched, and where one has."""
     first, stand_in = (case.stand_in(package, nothing) for _ in range(2))
     stand_in(*case.arguments(plain, args))
     before, found = ran(package), {}
@@ -89,11 +93,17 @@ def misses(case: Case, plain: torch.nn.Module, args: tuple[torch.Tensor, ...], p
         given = case.arguments(copy.deepcopy(plain).to("meta") if miss == "device" else plain, tuple(change(item) for item in args))
         with around(miss):
             assert stand_in(*given) is None and first(*given) is None, f"{miss} matches"
-            times = interleaved({"after": lambda: stand_in(*given), "first": lambda: first(*given),
-                                 "original": (lambda: None) if case.inline else lambda: nothing(*given)}, ROUNDS // 2)
-        found[miss] = {"before a match": apart(times, "first", "original"), "after one": apart(times, "after", "original")}
+            found[miss] = interleaved({"after": lambda: stand_in(*given), "first": lambda: first(*given),
+                                       "original": (lambda: None) if case.inline else lambda: nothing(*given)}, ROUNDS // 2)
     assert ran(package) == before
     return found
+
+
+def row(times: dict[str, Times]) -> dict[str, Any]:
+    """What a match, eager and each miss cost, the model's own call, or the original's, taken off."""
+    return {"matches": apart(times["match"], "forged", "empty"), "eager": apart(times["match"], "eager", "empty"),
+            "does not match": {miss: {"before a match": apart(times[miss], "first", "original"),
+                                      "after one": apart(times[miss], "after", "original")} for miss in MISSES}}
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:
@@ -116,9 +126,14 @@ def pieces() -> dict[str, float]:
 def main() -> None:
     torch.set_num_threads(1)
     wanted = sys.argv[1:] or list(CASES)
+    times: dict[str, dict[str, Times]] = {}
     with tempfile.TemporaryDirectory() as folder, torch.no_grad(), no_device():
-        document = {**header("guards"), "parts_of_a_match_us": pieces(),
-                    "us": {name: measured(Path(folder) / str(at), name) for at, name in enumerate(wanted)}}
+        for number in range(PASSES):
+            for at, name in enumerate(wanted):
+                for what, found in measured(Path(folder) / f"{number}-{at}", name).items():
+                    for contender, figures in found.items():
+                        times.setdefault(name, {}).setdefault(what, {}).setdefault(contender, []).extend(figures)
+        document = {**header("guards"), "parts_of_a_match_us": pieces(), "us": {name: row(found) for name, found in times.items()}}
     print(json.dumps(document, indent=1))
     if len(wanted) == len(CASES):
         write(FOLDER / "guards-cpu.json", document)

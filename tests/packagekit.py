@@ -40,9 +40,10 @@ class Model(torch.nn.Module):
 SPEC = TensorSpec("float32", (4, 8), (8, 1), align=16)
 
 
-def write_package(folder: Path, forms: tuple[CallForm, ...] | None = None, aliases: dict[str, str] | None = None) -> Path:
-    call = Call("torch.nn.functional.relu", {"input": SPEC}, (SPEC,), aliases or {})
-    forms = forms or (CallForm("torch.nn.functional.relu", (SPEC,), {"inplace": False}, ("input",)),)
+def write_package(folder: Path, forms: tuple[CallForm, ...] | None = None, aliases: dict[str, str] | None = None,
+                  spec: TensorSpec = SPEC) -> Path:
+    call = Call("torch.nn.functional.relu", {"input": spec}, (spec,), aliases or {})
+    forms = forms or (CallForm("torch.nn.functional.relu", (spec,), {"inplace": False}, ("input",)),)
     entry = {
         "variant": variant_key(call), "kernel": "0" * 64, "call": call, "forms": forms,
         "program": {"outputs": ["out"], "launches": [], "workspaces": []}, "images": {}, "evidence": {},

@@ -117,12 +117,12 @@ def _on_device(backend: CudaBackend, device: torch.device, scratch: list[Any], l
 def _lines(writer: Writer, backend: CudaBackend, device: torch.device, scratch: list[Any], launches: list[_Launch], slots: int,
            addresses: list[str]) -> list[str]:
     """The launches from these addresses, written out: calls and tuples cost Python more than all else here."""
-    free: list[_Block] = []
+    free: list[tuple[Any, ...]] = []
     """Blocks no thread is launching with: taking and giving back are atomic, so threads need no lock."""
     submit = backend.driver().cuLaunchKernelEx
 
-    def failed(block: _Block, number: int) -> None:
-        backend.check("cuLaunchKernelEx", *block.calls[number], None)  # once more: in the driver's own words
+    def failed(*call: Any) -> None:
+        backend.check("cuLaunchKernelEx", *call, None)  # once more: in the driver's own words
 
     def held() -> list[torch.Tensor]:
         return [_filled(torch.empty(shape, dtype=dtype, device=device), fill) for dtype, shape, fill in scratch]
@@ -131,15 +131,16 @@ def _lines(writer: Writer, backend: CudaBackend, device: torch.device, scratch: 
     stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (lambda index: torch.cuda.current_stream(index).cuda_stream)
     buffers = [f"held[{at}].data_ptr()" for at in range(len(scratch))]
     lines = [f"held = {writer.named('held', held)}()"] if scratch else []
+    calls = [f"config{number}, function{number}, parameters{number}" for number in range(len(launches))]
     lines += [f"stream = {writer.named('stream_of', stream_of)}({device.index})",
-              "try:", f"    block = {writer.named('take', free.pop)}()",
-              "except IndexError:", f"    block = {writer.named('make', lambda: _Block(launches, slots))}()",
+              "try:", f"    held_block = {writer.named('take', free.pop)}()",
+              "except IndexError:", f"    held_block = {writer.named('make', lambda: _Block(launches, slots).parts())}()",
+              f"{', '.join(['block', 'words', *calls])} = held_block",
               "if block.stream != stream: block.use(stream)",
-              f"{writer.named('pack', struct.Struct(f'={slots}Q').pack_into)}(block.words, 0, {', '.join([*addresses, *buffers])})"]
-    for number in range(len(launches)):
-        lines += [f"config, function, parameters = block.calls[{number}]",
-                  f"if {writer.named('submit', submit)}(config, function, parameters, None): {writer.named('failed', failed)}(block, {number})"]
-    return [*lines, f"{writer.named('give_back', free.append)}(block)"]  # the driver has copied the arguments
+              # `P`: an address as it is, which is what `pack_into` is fastest at
+              f"{writer.named('pack', struct.Struct(f'{slots}P').pack_into)}(words, 0, {', '.join([*addresses, *buffers])})"]
+    lines += [f"if {writer.named('submit', submit)}({call}, None): {writer.named('failed', failed)}({call})" for call in calls]
+    return [*lines, f"{writer.named('give_back', free.append)}(held_block)"]  # the driver has copied the arguments
 
 
 def _filled(buffer: torch.Tensor, fill: int | None) -> torch.Tensor:
@@ -168,6 +169,10 @@ class _Block:
             config = launch.config()
             self._configs.append(config)
             self.calls.append((ctypes.byref(config), ctypes.c_void_p.from_param(launch.function.value), ctypes.byref(parameters)))
+
+    def parts(self) -> tuple[Any, ...]:
+        """Itself, its words, and each launch's arguments: opened at once, which is cheaper than to ask for one after the other."""
+        return (self, self.words, *[item for call in self.calls for item in call])
 
     def use(self, stream: int) -> None:
         for config in self._configs:

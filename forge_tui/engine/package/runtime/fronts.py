@@ -82,18 +82,24 @@ class Front:
                 self._line_up(spelling.shape)
 
     def function(self, name: str, parameters: Sequence[str], defaults: dict[str, Any], original: tuple[Callable[..., Any], str],
-                 slow: Callable[..., Any], traced: Callable[..., Any] | None) -> Callable[..., Any]:
+                 slow: Callable[..., Any], traced: Callable[..., Any] | None,
+                 others: tuple[Sequence[str], Callable[..., Any] | None] = ((), None)) -> Callable[..., Any]:
         """The stand-in. parameters: names in order, those with defaults as in a definition, `*` before keyword-only ones.
         original: with the expression that calls it, as `_forge_original`. slow, traced: get the arguments by position; traced: what
-        runs while torch.compile traces, None where it is never met then."""
+        runs while torch.compile traces, None where it is never met then. others: more parameters with defaults, and what runs where one is
+        given another value: gets all of them by position."""
         writer = Writer()
         known = {"tracing": torch.compiler.is_dynamo_compiling, "lines": self.lines, "cannot": CANNOT, "slow": slow, "traced": traced,
                  "missed": self._missed, "type": type, "str": str, "original": original[0], "absent": ABSENT}
         writer.space |= {f"_forge_{word}": value for word, value in known.items()}
         names = [item for item in parameters if item != "*"]
-        header = ", ".join(f"{item}={writer.named('_forge_default', defaults[item])}" if item in defaults else item for item in parameters)
+        held = {item: writer.named("_forge_default", value) for item, value in defaults.items()}
+        header = ", ".join(f"{item}={held[item]}" if item in held else item for item in [*parameters, *others[0]])
         body = BODY.format(arguments=", ".join(names), first=names[int(self._arguments.first[1:])],
                            key="numel()" if self._by_count else "shape", original=original[1])
         if traced is not None:
             body = f"if _forge_tracing(): return _forge_traced({', '.join(names)})\n{body}"
+        if others[0]:
+            given = " or ".join(f"{item} is not {held[item]}" for item in others[0])
+            body = f"if {given}: return {writer.named('_forge_otherwise', others[1])}({', '.join([*names, *others[0]])})\n{body}"
         return writer.function(name if name.isidentifier() and not iskeyword(name) else "stand_in", header, body.splitlines())

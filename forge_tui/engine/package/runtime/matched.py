@@ -90,23 +90,25 @@ class State:
         value = self.module.__dict__[name]
         if isinstance(value, torch.Tensor):
             return variable
-        if value is None or type(value) in (bool, torch.dtype):
-            writer.say(f"if {variable} is not {writer.name(value)}: return 'other arguments'")
-            return None
-        # modules of one class mostly have the very same objects: their constructors' defaults
-        known = writer.named("k", value)
-        if type(value) in PLAIN:
-            kind = writer.named("k", type(value))
-            writer.say(f"if {variable} is not {known} and (type({variable}) is not {kind} or {variable} != {known}): return 'other arguments'")
-            return None
-        if isinstance(value, FUNCTIONS):
-            writer.say(f"if {variable} is not {writer.name(value)}: return None")
-        elif type(value) is tuple:
-            kinds = "".join(f" or type({variable}[{at}]) is not int" for at in range(len(value)))
-            writer.say(f"if {variable} is not {known} and (type({variable}) is not tuple or {variable} != {value!r}{kinds}): return None")
-        else:
-            writer.say(f"if {writer.named('k', described)}({variable}) != {described(value)!r}: return None")
+        _compare_own(writer, variable, value)
         return None
+
+
+def _compare_own(writer: Writer, variable: str, value: Any) -> None:
+    """Compares a plain attribute with the matched module's. Modules of one class mostly have the very same object, their constructor's default."""
+    if value is None or type(value) is bool:
+        writer.say(f"if {variable} is not {value!r}: return 'other arguments'")
+    elif type(value) in PLAIN:
+        known, kind = writer.named("k", value), writer.named("k", type(value))
+        writer.say(f"if {variable} is not {known} and (type({variable}) is not {kind} or {variable} != {known}): return 'other arguments'")
+    elif isinstance(value, FUNCTIONS):
+        writer.say(f"if {variable} is not {writer.name(value)}: return None")
+    elif type(value) is tuple:
+        kinds = "".join(f" or type({variable}[{at}]) is not int" for at in range(len(value)))
+        known = writer.named("k", value)
+        writer.say(f"if {variable} is not {known} and (type({variable}) is not tuple or {variable} != {known}{kinds}): return None")
+    else:
+        writer.say(f"if {writer.named('k', described)}({variable}) != {described(value)!r}: return None")
 
 
 IN_TRAINING = "a module in training, or with hooks or a forward of its own"
@@ -150,17 +152,21 @@ class Arguments:
 def early(arguments: Arguments, spelling: Spelling) -> Fast:
     """What a call is asked as long as none has matched: what is cheap and needs no state. Gives None where nothing is wrong."""
     writer = Writer()
-    writer.say(*_first(writer, arguments.first, spelling), *_around(writer, arguments))
+    first, pattern = arguments.first, spelling.entry.inputs[0]
+    writer.say(_dtype(writer, first, pattern), *_address(0, first, pattern), _stride(first, pattern), _gradient(writer, [first]),
+               *_elsewhere(first, arguments.device_type), _autocast(writer, arguments.device_type))
     for at in [*arguments.callees, *([] if arguments.module is None else [arguments.module])]:
         writer.say(f"if getattr(a{at}, 'training', False): return {IN_TRAINING!r}")
-    writer.say(_subclass(writer, [arguments.first]), _shape(arguments.first, spelling.entry.inputs[0]))
+    writer.say(_subclass(writer, [first]), _shape(first, pattern))
     return writer.function("early", arguments.parameters, [*_tried(writer.lines), f"return {arguments.unknown(writer)}"])
 
 
 def refusing(arguments: Arguments, spelling: Spelling, device: torch.device, reason: str) -> Fast:
     """What is asked of calls on a device on which nothing runs this kernel. Gives None on another one."""
     writer = Writer()
-    asked = [*_first(writer, arguments.first, spelling), f"if {arguments.first}.device != {writer.name(device)}: return None"]
+    first, pattern = arguments.first, spelling.entry.inputs[0]
+    asked = [_dtype(writer, first, pattern), *_address(0, first, pattern), _stride(first, pattern), _shape(first, pattern),
+             f"if {first}.device != {writer.name(device)}: return None"]
     return writer.function("refusing", arguments.parameters, [*_tried(asked), f"return {reason!r}"])
 
 
@@ -169,12 +175,12 @@ def matched(arguments: Arguments, spelling: Spelling, given: Values, tensors: Se
     if TensorGuards is None:
         return None
     writer = Writer()
+    first, pattern = arguments.first, spelling.entry.inputs[0]
     # the first tensor alone, before anything is gathered: most of what does not match ends here, autocast and other devices too
-    pattern = spelling.entry.inputs[0]
-    writer.say(*_checked(writer, [arguments.first], tensors[:1], [
-        *_first(writer, arguments.first, spelling), *_around(writer, arguments), _subclass(writer, [arguments.first]),
-        _shape(arguments.first, pattern),
-        *([f"if {arguments.first}.stride() != {pattern.stride!r}: return 'other stride'"] if pattern.dense else [])]))
+    writer.say(*_checked(writer, [first], tensors[:1], [
+        *_elsewhere(first, arguments.device_type), _dtype(writer, first, pattern), _stride(first, pattern),
+        _gradient(writer, [first]), _autocast(writer, arguments.device_type), _subclass(writer, [first]), _shape(first, pattern),
+        *([f"if {first}.stride() != {pattern.stride!r}: return 'other stride'"] if pattern.dense else [])]), *_address(0, first, pattern))
     writer.say(*(f"if {name} is not {writer.named('k', ABSENT)}: return None" for name in given.absent))
     values: list[str | None] = list(given.before)
     for state in given.states:
@@ -201,20 +207,19 @@ def _tried(lines: list[str]) -> list[str]:
     return ["try:", *("    " + line for line in lines), "except CANNOT:", "    return None"]
 
 
-def _first(writer: Writer, variable: str, spelling: Spelling) -> list[str]:
-    """The first input's guards, one by one; its address is `p0`."""
-    pattern = spelling.entry.inputs[0]
-    return [f"if {variable}.dtype is not {writer.named('k', pattern.dtype)}: return 'other dtype'",
-            f"p0 = {variable}.data_ptr()",
-            *([f"if p0 % {pattern.align}: return 'other alignment'"] if pattern.align > 1 else []),
-            # contiguity is cheaper to ask for, and tells most other strides; torch's guards compare them all
-            f"if not {variable}.is_contiguous(): return 'other stride'" if pattern.dense else
-            f"if {variable}.stride() != {pattern.stride!r}: return 'other stride'"]
+def _dtype(writer: Writer, variable: str, pattern: TensorPattern) -> str:
+    return f"if {variable}.dtype is not {writer.named('k', pattern.dtype)}: return 'other dtype'"
 
 
-def _around(writer: Writer, arguments: Arguments) -> list[str]:
-    """Whether the first input wants a gradient, is on another device, or the call is under autocast."""
-    return [_gradient(writer, [arguments.first]), *_elsewhere(arguments), _autocast(writer, arguments)]
+def _address(at: int, variable: str, pattern: TensorPattern) -> list[str]:
+    """The address, as `p` with the input's number, and its alignment."""
+    return [f"p{at} = {variable}.data_ptr()", *([f"if p{at} % {pattern.align}: return 'other alignment'"] if pattern.align > 1 else [])]
+
+
+def _stride(variable: str, pattern: TensorPattern) -> str:
+    # contiguity is cheaper to ask for, and tells most other strides
+    asked = f"not {variable}.is_contiguous()" if pattern.dense else f"{variable}.stride() != {pattern.stride!r}"
+    return f"if {asked}: return 'other stride'"
 
 
 def _shape(variable: str, pattern: TensorPattern) -> str:
@@ -226,19 +231,14 @@ def _gradient(writer: Writer, tensors: list[str]) -> str:
     return f"if {writer.name(torch.is_grad_enabled)}() and ({asked}): return {GRADIENT!r}"
 
 
-def _elsewhere(arguments: Arguments) -> list[str]:
-    # a device's type as text is dear: asked last
-    usual = [place for place in ("cpu", "cuda", "meta") if place != arguments.device_type]
-    return [f"if not {arguments.first}.is_{arguments.device_type}:",
-            *(f"    if {arguments.first}.is_{place}: return 'on {place}'" for place in usual),
-            f"    return 'on ' + {arguments.first}.device.type"]
+def _elsewhere(variable: str, device_type: str) -> list[str]:
+    usual = [place for place in ("cpu", "cuda", "meta") if place != device_type]  # a device's type as text is dear
+    return [f"if not {variable}.is_{device_type}:", *(f"    if {variable}.is_{place}: return 'on {place}'" for place in usual),
+            f"    return 'on ' + {variable}.device.type"]
 
 
-def _autocast(writer: Writer, arguments: Arguments) -> str:
-    asked = f"{writer.name(torch.is_autocast_enabled)}({arguments.device_type!r})"
-    # of any device: private to torch, and several times as fast as to ask about one
-    first = getattr(torch._C, "_is_any_autocast_enabled", None)
-    return f"if {f'{writer.name(first)}() and ' if first else ''}{asked}: return 'under autocast'"
+def _autocast(writer: Writer, device_type: str) -> str:
+    return f"if {writer.name(torch.is_autocast_enabled)}({device_type!r}): return 'under autocast'"
 
 
 def _subclass(writer: Writer, tensors: list[str]) -> str:
@@ -250,8 +250,7 @@ def _others(writer: Writer, spelling: Spelling, inputs: list[str]) -> list[str]:
     """Dtype and shape of all but the first input."""
     lines = []
     for name, pattern in list(zip(inputs, spelling.entry.inputs, strict=True))[1:]:
-        lines += [f"if {name}.dtype is not {writer.named('k', pattern.dtype)}: return 'other dtype'",
-                  _shape(name, pattern)]
+        lines += [_dtype(writer, name, pattern), _shape(name, pattern)]
     return lines
 
 
@@ -283,9 +282,10 @@ def _opened(writer: Writer, spelling: Spelling, values: list[str | None]) -> lis
 
 
 def _write_rest(writer: Writer, spelling: Spelling, inputs: list[str], tensors: Sequence[torch.Tensor]) -> None:
-    """What torch's guards leave open."""
-    writer.say(*(f"p{at} = {name}.data_ptr()" for at, name in enumerate(inputs)))
-    odd = [f"p{at} % {pattern.align}" for at, pattern in enumerate(spelling.entry.inputs) if pattern.align > 1]
+    """What torch's guards leave open, the first input's address aside."""
+    patterns = list(enumerate(spelling.entry.inputs))[1:]
+    writer.say(*(f"p{at} = {inputs[at]}.data_ptr()" for at, _ in patterns))
+    odd = [f"p{at} % {pattern.align}" for at, pattern in patterns if pattern.align > 1]
     if odd:
         writer.say(f"if {' or '.join(odd)}: return 'other alignment'")
     for one, other, low, high, same in spelling.entry.crossing:

@@ -8,8 +8,9 @@ a call that matched is from then on recognized by a function generated for it (`
 from __future__ import annotations
 
 import inspect
+import types
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -109,7 +110,7 @@ class Router:
         """What stands in the place of `function`: `original` (itself, or another package's router), except for the calls
         that a kernel takes."""
         name = getattr(function, "__name__", self.path.rpartition(".")[2])
-        route = self._by_signature(name, original) or self._by_spelling(original)
+        route = self._by_signature(name, original) or self._by_position(function, name, original) or self._by_spelling(original)
         route.__name__ = name
         route._forge_function = function  # type: ignore[attr-defined] - what it stands in for
         return route
@@ -127,6 +128,22 @@ class Router:
         passed = [*names[:count], *(f"{item}={item}" for item in named)]
         return self._front((count, *named) if named else count, name, [*names[:count], *(["*"] if named else []), *named],
                            {item.name: item.default for item in parameters if item.default is not inspect.Parameter.empty}, passed, original)
+
+    def _by_position(self, function: Callable[..., Any], name: str, original: Callable[..., Any]) -> Callable[..., Any] | None:
+        """With the parameters of a function of the model's own, where every captured call gives the same of them by position and none of the
+        others; None elsewhere."""
+        counts = {len(form.positional) for form in self.forms}
+        if (self._signature is not None or len(counts) != 1 or any(form.named for form in self.forms)
+                or not isinstance(function, types.FunctionType)):
+            return None
+        count, parameters = counts.pop(), list(inspect.signature(function, follow_wrapped=False).parameters.values())
+        others = parameters[count:]
+        if (len(parameters) < count or any(item.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for item in parameters)
+                or any(item.default is inspect.Parameter.empty for item in others)):
+            return None
+        names = [item.name for item in parameters]
+        defaults = {item.name: item.default for item in parameters if item.default is not inspect.Parameter.empty}
+        return self._front(count, name, names[:count], defaults, names[:count], original, others=names[count:])
 
     def _by_spelling(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """With any parameters: one front for every way of calling that is met."""
@@ -155,10 +172,10 @@ class Router:
         return route
 
     def _front(self, key: Any, name: str, parameters: list[str], defaults: dict[str, Any], passed: list[str],
-               original: Callable[..., Any], traced: bool = True) -> Callable[..., Any] | None:
+               original: Callable[..., Any], traced: bool = True, others: Sequence[str] = ()) -> Callable[..., Any] | None:
         """The stand-in for calls of one spelling; None where the first tensor is not always the same argument.
 
-        traced: whether it may be met while torch.compile traces."""
+        traced: whether it may be met while torch.compile traces. others: parameters that no captured call gives, in the order of the signature."""
         spellings = [spelling for _, _, by_shape in self.groups(key) for line in by_shape.values() for spelling in line]
         places = {spelling.place for spelling in spellings}
         if len(places) != 1 or None in places:
@@ -171,12 +188,17 @@ class Router:
         def rest(values: Any) -> dict[str, Any]:
             return dict(zip(keywords, values[count:], strict=True))
 
+        def otherwise(*values: Any) -> Any:
+            if not torch.compiler.is_dynamo_compiling():
+                self.fallbacks["other arguments"] = self.fallbacks.get("other arguments", 0) + 1
+            return original(*values)
+
         def slow(*values: Any) -> Any:
             return self.decide(key, values, lambda: original(*values[:count], **rest(values)),
                                lambda spelling, tensors, ready: front.learn(spelling, given, tensors, ready))
 
         return front.function(name, parameters, defaults, (original, f"_forge_original({', '.join(passed)})"), slow,
-                              (lambda *values: self.traced(original, values[:count], rest(values))) if traced else None)
+                              (lambda *values: self.traced(original, values[:count], rest(values))) if traced else None, (others, otherwise))
 
     def traced(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Inside torch.compile: the operator where what is known while tracing matches, the original otherwise.
