@@ -69,6 +69,32 @@ def test_whoever_wrote_the_kernel(tmp_path: Path, first: str, inner: bool) -> No
     assert (NORM.key in load_state(paths).selected) == inner
 
 
+WON, LOST = ("verified 10\n// speedup: 1.5 1.4 1.6", "verified 10\n// speedup: 1.0 0.98 1.02\n// over eager: 0.97 1.01")
+
+
+@pytest.mark.parametrize(("kinds", "patterns", "exit_code"), [
+    ({"+": LOST, "norm": WON, "relu": WON}, (), 0),          # the region's place is taken by what reached it
+    ({"+": "wrong", "norm": WON, "relu": WON}, (), 0),
+    ({"+": LOST, "norm": LOST, "relu": WON}, (), 7),         # what is inside has to reach it
+    ({"+": LOST, "norm": "wrong", "relu": WON}, (), 7),
+    ({"+": WON, "norm": LOST, "relu": WON}, (), 0),          # what is inside a region that won is nobody's concern
+    ({"+": WON, "norm": WON, "relu": LOST}, (), 7),          # relu is called elsewhere too
+    ({"+": LOST, "norm": WON, "relu": WON}, ("*+*",), 7),    # whoever names the region wants the region
+])
+def test_a_required_speedup_is_asked_of_what_stands(tmp_path: Path, kinds: dict[str, str], patterns: tuple[str, ...], exit_code: int) -> None:
+    """By the run itself and by the next one, which finds all of it done."""
+    class ByOperator(ScriptedJudge):
+        def judge(self, variant_key: str, text: str, filename: str, **more: Any) -> Verdict:
+            kind = kinds["+" if variant_key == PAIR.key else "norm" if variant_key == NORM.key else "relu"]
+            return super().judge(variant_key, f"{text}// verdict: {kind}\n", filename, **more)
+
+    paths, config = project(tmp_path / "p", PAIR, NORM, RELU)
+    provider = write_writer(tmp_path, *(f"/*forge\nformat = 1\n*/\n// candidate {number}\n__global__ void k() {{}}\n" for number in range(12)))
+    for _ in range(2):
+        result, seen = forge(paths, config, ByOperator(), provider=provider, require_speedup=1.3, ops=patterns)
+        assert (result.status, seen[-1].exit_code) == ("done", exit_code)
+
+
 def test_whoever_names_the_region_wants_the_region(tmp_path: Path) -> None:
     paths, config = project(tmp_path / "p", WHOLE, PAIR, NORM, RELU)
     _, seen = forge(paths, config, provider="builtin", ops=("*conv9d*",))

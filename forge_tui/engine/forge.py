@@ -101,7 +101,7 @@ class _Run:
             self._package(cards)
         if reason.status == "done" and self.options.package:
             self._prove()
-        return self._speedup(reason, variants, settings)
+        return self._speedup(reason, settings)
 
     def _end(self, status: Status, reason: str, exit_code: int) -> tuple[Status, str | None]:
         event = events.RunEnded(at=time.time(), run=self.name, status=status, reason=reason, exit_code=exit_code)
@@ -175,6 +175,7 @@ class _Run:
                 reason = scheduler.run()
             finally:
                 scheduler.close()
+        self.standing = scheduler.standing()
         return self.watch.signalled or reason
 
     def _package(self, cards: OperatorFile) -> None:
@@ -219,12 +220,13 @@ class _Run:
             fallback_calls=agreement.fallback_calls, detail=f"{agreement.outputs} outputs compared",
             kernels=agreement.kernels), sync=True)
 
-    def _speedup(self, reason: StopReason, variants: list[Variant], settings: Settings) -> StopReason:
+    def _speedup(self, reason: StopReason, settings: Settings) -> StopReason:
+        """Whether `--require-speedup` is met, by what stands: a region without a win does not where what is inside it was worked on."""
         wanted = settings.require_speedup
         if wanted is None or reason is not StopReason.DONE:
             return reason
-        for variant in variants:
-            best = self.state.operator(variant.key).tree.best
+        for key in self.standing:
+            best = self.state.operator(key).tree.best
             timing = best.verdict.timing if best else None
             if timing is None or timing.speedup is None or timing.speedup < wanted:
                 return StopReason.TOO_SLOW

@@ -52,6 +52,8 @@ class Scheduler:
         self.device, self.time_kind = device, "modelled" if modelled else "device"
         self.searches = [Search(variant, recorder.state.operator(variant.key)) for variant in variants]
         self.by_key = {search.variant.key: search for search in self.searches}
+        self.replaced: set[str] = set()
+        """Regions in whose place what is inside them is worked on."""
         self.asking: dict[str, Ask] = {}
         self.judging: set[str] = set()
         self.waiting: dict[str, Ask] = {}
@@ -97,6 +99,10 @@ class Scheduler:
                     return StopReason.WAITING
             elif stop is None and not any(self._over(search) for search in self.searches if not search.finished):
                 raise AssertionError(f"policy {self.policy.name} has no move, and nothing is in flight")
+
+    def standing(self) -> list[str]:
+        """Keys of what was worked on, without regions in whose place what is inside them was."""
+        return [search.variant.key for search in self.searches if search.variant.key not in self.replaced]
 
     def close(self) -> None:
         """Cancel what is in flight. What was not recorded is done again by the next run."""
@@ -363,7 +369,10 @@ class Scheduler:
     def _look_inside(self, region: Variant) -> None:
         """A region's calls are those of what is inside it from now on: search for that."""
         added = []
-        for variant in self.inside(region):
+        found = self.inside(region)
+        if found:
+            self.replaced.add(region.key)
+        for variant in found:
             if variant.key in self.by_key:
                 self.by_key[variant.key].variant = variant
             else:
