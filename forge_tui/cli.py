@@ -38,8 +38,8 @@ COMMANDS = """commands (`forge-tui COMMAND --help` says more):
 model sources: hf:ORG/NAME, a transformers folder, FILE.py (build_model and sample_inputs, or KernelBench's form),
 package.module:callable. A project folder is made beside a source, named after it, and continued the next time.
 
-exit codes: 0 done; 2 usage or project error; 3 environment (no device, no compiler, no space); 4 provider failed;
-5 a limit was reached, run again to go on; 6 another run holds the project; 7 --require-speedup not met;
+exit codes: 0 done; 1 selftest: a kernel did not get its verdict; 2 usage or project error; 3 environment (no device,
+no compiler, no space); 4 provider failed; 5 a limit was reached, run again to go on; 6 another run holds the project; 7 --require-speedup not met;
 70 internal error; 75 waiting for replies in exchange/; 129, 130, 143 after SIGHUP, SIGINT, SIGTERM and a clean save.
 stdout is data, stderr is progress."""
 
@@ -140,7 +140,7 @@ def _main_parser() -> argparse.ArgumentParser:
     run.add_argument("--run", metavar="TARGET", help="capture, search, judge and package whatever is not yet done")
     run.add_argument("--ops", action="append", default=[], metavar="PATTERN",
                      help="only these operators: `softmax`, `*norm*`, a variant key (repeatable)")
-    run.add_argument("--iterations", type=_count, metavar="N", help="candidates per operator")
+    run.add_argument("--iterations", type=_count, metavar="N", help="candidates per operator, over all runs")
     run.add_argument("--budget-usd", type=_amount, metavar="X", help="stop before the provider has cost more; 0: no limit")
     run.add_argument("--time-limit", type=duration, metavar="T", help="stop after 90, 90s, 10m or 2h; 0: no limit")
     run.add_argument("--provider", metavar="P", help="who writes kernels: builtin, anthropic, openai[:URL], exchange, "
@@ -157,7 +157,7 @@ def _main_parser() -> argparse.ArgumentParser:
     run.add_argument("--detach", action="store_true", help="leave the run in a session of its own and return")
     run.add_argument("--json", action="store_true", help="print one JSON document at the end")
     run.add_argument("--events", action="store_true", help="print each event as a line of JSON")
-    run.add_argument("--require-speedup", type=_amount, metavar="X", help="exit 7 unless every operator is this much faster")
+    run.add_argument("--require-speedup", type=_amount, metavar="X", help="exit 7 unless every operator worked on is this much faster")
     return parser
 
 
@@ -240,7 +240,7 @@ def _export_parser() -> argparse.ArgumentParser:
 
 
 def _bench_parser() -> argparse.ArgumentParser:
-    parser = _parser("bench", "Compare and time the whole model: eager, torch.compile, forged. Kernels that make its outputs wrong or "
+    parser = _parser("bench", "Compare and time the whole model: eager, torch.compile, forged, both. Kernels that make its outputs wrong or "
                               "slow it down are dropped from the package. Exit code 0: accepted; 2: not.")
     parser.add_argument("dir", metavar="DIR")
     parser.add_argument("--json", action="store_true", help="print one JSON document")

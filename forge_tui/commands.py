@@ -135,9 +135,10 @@ def _next_steps(paths: ProjectPaths, document: Document) -> str:
         best = next((item for item in tried if item.best_kernel), None)
         steps.append((f"forge-tui show {where} {best.variant[:4]} best", "a kernel, its verdict, every check") if best else
                      (f"forge-tui show {where} {tried[0].variant[:4]}", "what was tried, and why it failed"))
+    on_gpu = "on a machine with a GPU; " if document.time_kind == "modelled" else ""
     for manifest in Path(document.package).glob("forged_*/manifest.toml") if document.package else ():
         module = manifest.parent
-        steps.append((f"PYTHONPATH={relative(module.parent)} python", f"then: import {module.name}; {module.name}.apply(model)"))
+        steps.append((f"PYTHONPATH={relative(module.parent)} python", f"{on_gpu}then: import {module.name}; {module.name}.apply(model)"))
         steps.append((f"forge-tui export {where} -o OUT --wheel", "the package as a wheel"))
     width = max((len(command) for command, _ in steps), default=0)
     return "\n".join(["", "next:", *(f"  {command:<{width}}   {what}" for command, what in steps)]) if steps else ""

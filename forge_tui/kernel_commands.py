@@ -107,7 +107,8 @@ def export(options: Namespace) -> int:
     print_text(f"{exported.kernels} kernels in {relative(exported.folder)}")
     if exported.wheel:
         print_text(f"wheel: {relative(exported.wheel)}")
-    tell(f"use it: import {exported.module}; {exported.module}.apply(model)")
+    where = "on a machine with a GPU" if cards.time_kind == "cpu" else "use it"
+    tell(f"{where}: import {exported.module}; {exported.module}.apply(model)")
     return 0
 
 

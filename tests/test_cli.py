@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 from command_line import COMMAND, ROOT, environment, forge
 
+from forge_tui import cli
 from forge_tui.cli import NOT_YET, PARSERS, duration
 from forge_tui.store.paths import ProjectPaths
 from forge_tui.store.project import load_project
@@ -46,6 +49,30 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("may not mount a file system here")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
+
+
+PAGE = (ROOT / "docs" / "command-line.md").read_text()
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    return {name for action in parser._actions for name in action.option_strings if name.startswith("--")} - {"--help", "--version"}
+
+
+@pytest.mark.parametrize("name", [name for name in cli.PARSERS if name not in cli.NOT_YET])
+def test_the_page_has_every_option_of_a_command_and_no_other(name: str) -> None:
+    line, = re.findall(rf"^forge-tui {name}\b.*$", PAGE, flags=re.MULTILINE)
+    assert set(re.findall(r"--[a-z-]+", line)) == options_of(cli.PARSERS[name]()) - {"--output"}
+    assert line.split()[2:3] == [] or ("DIR" in line) == any(action.dest == "dir" for action in cli.PARSERS[name]()._actions)
+    assert f"  {name} " in cli.COMMANDS
+
+
+def test_the_page_has_every_option_of_a_run_and_the_same_exit_codes() -> None:
+    table = PAGE.partition("## `--run TARGET`")[2].partition("\n## ")[0]
+    rows = {name for row in re.findall(r"^\| (`--.*?) \|", table, flags=re.MULTILINE) for name in re.findall(r"--[a-z-]+", row)}
+    assert rows == options_of(cli._main_parser()) - {"--run"}
+    codes = re.findall(r"^\| ([\d, ]+) \|", PAGE.partition("## Exit codes")[2], flags=re.MULTILINE)
+    told = re.findall(r"\b\d+\b", cli.COMMANDS.partition("exit codes:")[2].partition("stdout is data")[0])
+    assert told == re.findall(r"\d+", " ".join(codes))
 
 
 def test_help_lists_every_command_and_says_what_is_missing(tmp_path: Path) -> None:

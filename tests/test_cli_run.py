@@ -173,3 +173,15 @@ def test_wrong_names_are_refused_with_what_there_is(tmp_path: Path, root: Path) 
     for option, value, said in (("--provider", "openia", "builtin"), ("--policy", "utc", "uct"), ("--ops", "cumprd", "cumprod")):
         result = forge("--run", "p", option, value, cwd=tmp_path)
         assert result.returncode == 2 and value in result.stderr and said in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize(("kind", "words"), [("modelled", "on a machine with a GPU; then: import forged_net;"), ("device", "   then: import forged_net;")])
+def test_the_next_step_says_where_a_package_runs(tmp_path: Path, kind: str, words: str) -> None:
+    """On `host` the kernels were interpreted: the package that was written for them needs a GPU all the same."""
+    from forge_tui.commands import _next_steps
+
+    (tmp_path / "out" / "forged_net").mkdir(parents=True)
+    (tmp_path / "out" / "forged_net" / "manifest.toml").touch()
+    document = Document(SCHEMA_VERSION, "done", str(tmp_path), "", kind, 1.0, 0.0, 0, str(tmp_path / "out"), None, ())
+    line = next(line for line in _next_steps(ProjectPaths(tmp_path), document).splitlines() if "PYTHONPATH" in line)
+    assert words in line and ("GPU" in line) == (kind == "modelled")
