@@ -207,6 +207,7 @@ def _check_parser() -> argparse.ArgumentParser:
     parser = _parser("check", "Run one kernel file on the interpreter, no project and no GPU needed: faults with file, line, block and thread, "
                      "in several orders of warps; results beside torch's; counts. Exit code 0: clean; 2: not; 3: it cannot be interpreted.",
                      epilog="example:\n  forge-tui check softmax.cu --inputs 'input=float32(64, 1024), dim=-1' --set BLOCK=256\n\n"
+                     "BLOCK is a name of that file's own [tune]: what a file can be set to, its [tune] says.\n"
                      "tensors are dtype(sizes), with options low=, high=, seed=, fill=, transposed=True, offset=1: int64(128, high=500).\n"
                      "out=float32(64) gives the results of an operator that torch does not know.")
     parser.add_argument("file", metavar="FILE.cu")
@@ -221,7 +222,7 @@ def _check_parser() -> argparse.ArgumentParser:
 def _tunable(text: str) -> tuple[str, int]:
     found = re.fullmatch(r"([A-Za-z_]\w*)=(-?\d{1,18})", text)
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is no setting; write BLOCK=256")
+        raise argparse.ArgumentTypeError(f"{text!r} is no setting; write NAME=VALUE, with a name of the file's [tune]")
     return found[1], int(found[2])
 
 

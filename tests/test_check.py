@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ from command_line import forge
 from hostkit import line_of, needs_nvrtc
 
 from forge_tui.cuda.device import H200
+from forge_tui.engine.builtin.catalog import kernels_for
 from forge_tui.engine.check.checking import CheckReport, check_file
+from forge_tui.engine.check.examples import examples
 from forge_tui.engine.check.inputs import choose, make, parse_spec
 from forge_tui.engine.check.page import render
 from forge_tui.engine.judge.selftest import exams
@@ -148,3 +152,41 @@ def test_the_page_fits_narrow_terminals_and_colour_is_never_the_only_sign() -> N
     plain, painted = (render(report, text(PAST), 60, colour) for colour in (False, True))
     assert max(map(len, plain.splitlines())) <= 60 and "> " in plain and "out of bounds at scale.cu:" in plain
     assert "\x1b[" in painted and plain.splitlines()[0].startswith("✗ fault")
+
+
+ROWS = ["torch.nn.functional.silu+torch.mul", "torch.nn.functional.gelu+torch.mul", "torch.nn.functional.group_norm+torch.nn.functional.silu",
+        "torch.nn.functional.batch_norm+torch.nn.functional.relu", "torch.nn.functional.layer_norm+torch.nn.functional.relu",
+        "torch.nn.functional.conv2d+torch.nn.functional.batch_norm+torch.nn.functional.relu", "torch.nn.functional.conv2d+torch.nn.functional.batch_norm",
+        "torch.add+torch.nn.functional.relu", "torch.add+torch.nn.functional.layer_norm"]
+
+
+@pytest.mark.parametrize("operator", ROWS)
+def test_the_kernels_that_ship_for_a_region_take_one_of_its_examples(operator: str) -> None:
+    calls = [make(operator, given, "example").call for given in islice(examples(operator), 4)]
+    texts = {kernel.text for call in calls for kernel in kernels_for(call)}
+    assert texts and all(choose(parse(text, "k.cu"), "", H200).call.operator == operator for text in texts)
+    if "conv" not in operator:
+        assert check_file(min(texts, key=len), "k.cu", orders=("in step",)).status == "clean"
+
+
+@pytest.mark.parametrize(("operator", "arguments", "words"), [
+    ("region_models.LateRMSNorm", '"input", "weight", "out", { float = "variance_epsilon" }',
+     "write --inputs 'input=float32(SIZES), weight=float32(SIZES), variance_epsilon=NUMBER' with your"),
+    ("region_functions.apply_rotary_to_one", '"x", "cos", "sin", "out"',
+     "write --inputs 'x=float32(SIZES), cos=float32(SIZES), sin=float32(SIZES), unsqueeze_dim=1"),
+    ("torch.add+region_models.LateRMSNorm", '"input", "other", "weight", "out0", "out1"',
+     "write --inputs 'input=float32(SIZES), other=float32(SIZES), weight=float32(SIZES)"),
+    ("my.Norm", '"input", "weight", "out"', "weight=float32(SIZES), out=float32(SIZES)' with your sizes and numbers"),
+    ("my.op", '"tensors[1]", "out0", "out1"', "'tensors=[float32(SIZES), float32(SIZES)], input=float32(SIZES), out0=float32(SIZES), out1=float32(SIZES)'"),
+    ("torch.nn.functional.linear", '"input", "weight", "out"', "write --inputs 'input=float32(64, 256), weight=float32(128, 256), bias=float32(128)':"),
+    ("torch.add+torch.nn.functional.relu", '"input", "other", "out"', "write --inputs 'input=float32(64, 1024), other=float32(64, 1024), returns_sum=False':"),
+])
+def test_the_cure_is_of_the_files_own_operator(operator: str, arguments: str, words: str) -> None:
+    """Whatever is wrong: a spec that cannot be read, one that the operator refuses, an example that does not fit."""
+    parameters = ", ".join(f"float{'' if 'float =' in one else '*'} {name}" for one, name in zip(arguments.split(", "), "abcde", strict=False))
+    file = parse(re.sub(r"args = .*", f"args = [{arguments}]", text(RIGHT, operator).replace("const float* input, float* out", parameters)), "k.cu")
+    with pytest.raises(ProjectError) as found:
+        choose(file, "float32(3)", H200)
+    assert words in found.value.cure and "dim" not in found.value.cure.replace("unsqueeze_dim", "")
+    assert re.search(r"--inputs '(.*?)'", found.value.cure)
+    parse_spec(re.search(r"--inputs '(.*?)'", found.value.cure)[1].replace("SIZES", "4, 8").replace("NUMBER", "1e-6"))

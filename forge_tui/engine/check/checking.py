@@ -17,10 +17,11 @@ from forge_tui.cuda.host.target import HostTarget
 from forge_tui.cuda.program import Image, KernelInfo, Program
 from forge_tui.cuda.remarks import Remark, remarks
 from forge_tui.cuda.target import LaunchCounts
-from forge_tui.engine.check.inputs import FORM, Chosen, choose, described
+from forge_tui.engine.check.forms import form_of
+from forge_tui.engine.check.inputs import Chosen, choose, described
 from forge_tui.engine.judge.reference import NoReference, eager, in_place
 from forge_tui.engine.judge.trial import Failed, Trial
-from forge_tui.engine.kernelfile import parse
+from forge_tui.engine.kernelfile import KernelFile, parse
 from forge_tui.errors import KernelFileError, ProjectError
 
 SCHEMA_VERSION = 1
@@ -109,7 +110,7 @@ def check_file(text: str, filename: str, spec: str = "", wanted: dict[str, int] 
         file = parse(text, filename)
         chosen = choose(file, spec, target.facts)
         points = file.points(chosen.call, target.facts)
-        settings = _setting(points, wanted or {})
+        settings = _setting(file, points, wanted or {})
         program = file.bind(chosen.call, target.facts, settings)
     except KernelFileError as error:
         return CheckReport(filename, "", "refused", str(error))
@@ -119,7 +120,7 @@ def check_file(text: str, filename: str, spec: str = "", wanted: dict[str, int] 
     return _replace(report, checked_s=round(time.monotonic() - begun, 3))
 
 
-def _setting(points: list[dict[str, int]], wanted: dict[str, int]) -> dict[str, int]:
+def _setting(file: KernelFile, points: list[dict[str, int]], wanted: dict[str, int]) -> dict[str, int]:
     for name in wanted:
         if points and name not in points[0]:
             raise ProjectError(f"{name} is no tunable of this file", where="--set", cure=f"it has: {', '.join(points[0]) or 'none'}")
@@ -127,7 +128,7 @@ def _setting(points: list[dict[str, int]], wanted: dict[str, int]) -> dict[str, 
     if found is None:
         some = ", ".join(f"{name}={value}" for name, value in wanted.items())
         raise ProjectError(f"no legal setting has {some}" if wanted else "no setting is legal for these inputs",
-                           where="--set" if wanted else "--inputs", cure=FORM if not wanted else "leave out --set: the first legal one is taken")
+                           where="--set" if wanted else "--inputs", cure=form_of(file) if not wanted else "leave out --set: the first legal one is taken")
     return found
 
 

@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+from forge_tui.engine.operators import bind, lookup
+from forge_tui.engine.package.runtime.rows import CONVOLUTION, RENAMED, RETURNS_SUM
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 ROWS = ((64, 1024), (8, 4096), (64, 256), (256, 64), (48, 768), (37, 67), (1000,), (4, 16, 128, 128), (2, 8, 16, 32))
 """Shapes of one operand: rows of powers of two and of none, a vector, batches of rows."""
@@ -16,11 +19,11 @@ Given = dict[str, Any]
 
 
 def examples(operator: str) -> Iterator[Given]:
-    """Arguments by name of calls of this operator, the likeliest first; none where nothing is known of it."""
+    """Arguments by name of calls of this operator, the likeliest first; none where nothing is known of it, or of a part of it."""
     name = operator.rpartition(".")[2]
-    make = MAKERS.get(name)
+    make = _in_a_row(*operator.split("+")) if "+" in operator else MAKERS.get(name)
     if make is None:
-        make = _unary if operator.startswith("torch.") else None
+        make = _unary if operator.startswith("torch.") and "+" not in operator else None
     if make is None:
         return
     for dtype in DTYPES:
@@ -140,6 +143,36 @@ def _topk(dtype: torch.dtype) -> Iterator[Given]:
 def _cat(dtype: torch.dtype) -> Iterator[Given]:
     for dim in (-1, 0):
         yield {"tensors": [draw(64, 256, dtype=dtype), draw(64, 256, dtype=dtype, seed=1)], "dim": dim}
+
+
+def _in_a_row(first: str, *rest: str) -> Callable[[torch.dtype], Iterator[Given]] | None:
+    """Of operators in a row (`engine/operators/regions.py`): as capture has them, every argument there."""
+    steps = [first, *rest]
+    if any(not step.startswith("torch.") for step in steps):
+        return None
+
+    def make(dtype: torch.dtype) -> Iterator[Given]:
+        if first.startswith(CONVOLUTION):
+            for given in _whole(first, dtype):
+                norm = next(_whole(rest[0], dtype, given["weight"].shape[0]), None)
+                if norm is not None:
+                    yield given | {RENAMED.get(name, name): value for name, value in norm.items() if name != "input"}
+        elif first == "torch.add":
+            for given in _whole(rest[0], dtype):
+                both = {"input": given["input"], "other": draw(*given["input"].shape, dtype=dtype, seed=9), **given}
+                yield from (both | {RETURNS_SUM: too} for too in ((False, True)))
+        else:
+            for given in _whole(first, dtype):
+                yield given | ({"other": draw(*given["input"].shape, dtype=dtype, seed=9)} if rest == ("torch.mul",) else {})
+
+    return make
+
+
+def _whole(operator: str, dtype: torch.dtype, channels: int | None = None) -> Iterator[Given]:
+    """Calls of one operator with every argument, defaults too. channels: of a batch norm behind a convolution of as many."""
+    for given in MAKERS.get(operator.rpartition(".")[2], _unary)(dtype):
+        if channels is None or channels == given["input"].shape[1]:
+            yield bind(lookup(operator).function, (), given)
 
 
 MAKERS: dict[str, Callable[[torch.dtype], Iterator[Given]]] = {

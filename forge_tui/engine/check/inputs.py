@@ -16,12 +16,14 @@ from msgspec import Struct
 
 from forge_tui.cuda.device import DeviceFacts
 from forge_tui.engine.check.examples import examples
+from forge_tui.engine.check.forms import RULE, form_of
 from forge_tui.engine.kernelfile import KernelFile
 from forge_tui.engine.operators import BindError, bind, describe, is_region, lookup, named_tensors, tensor_spec
 from forge_tui.errors import ProjectError
 from forge_tui.specs import ITEMSIZE, Call, Dtype, Items, TensorSpec, Value
 
-FORM = "write --inputs 'input=float32(64, 1024), dim=-1': arguments by the operator's names, tensors as dtype(sizes)"
+FORM = f"write --inputs: {RULE}"
+"""The cure where the file is not at hand; `choose` writes it out for its operator."""
 MOST_ELEMENTS = 1 << 28
 OPTIONS = ("low", "high", "seed", "fill", "transposed", "offset")
 
@@ -40,8 +42,18 @@ class Chosen(Struct, frozen=True):
 def choose(file: KernelFile, spec: str, device: DeviceFacts) -> Chosen:
     """What to run the file on. spec: of `--inputs`; empty: the first example of its operator that its guards admit.
 
-    Raises ProjectError: a spec that cannot be read, arguments that the operator or the file refuses, no example that fits.
+    Raises ProjectError: a spec that cannot be read, arguments that the operator or the file refuses, no example that fits; the cure
+    is written for the file's own operator.
     """
+    try:
+        return _chosen(file, spec, device)
+    except ProjectError as error:
+        if error.cure != FORM:
+            raise
+        raise ProjectError(error.message, where=error.where, cure=form_of(file)) from error
+
+
+def _chosen(file: KernelFile, spec: str, device: DeviceFacts) -> Chosen:
     operator = file.plan.operator
     if spec:
         given = parse_spec(spec)
