@@ -110,12 +110,22 @@ def test_models_with_their_regions_as_kernels(make, dtype: torch.dtype, tmp_path
     assert {name: (type(module), dict(vars(module))) for name, module in model.named_modules()} == before
 
 
+def require_compiling(model: nn.Module, x: torch.Tensor) -> None:
+    """torch 2.6 traces not all of Transformers 5: without any package it does not compile such a model."""
+    try:
+        torch.compile(model, fullgraph=True, backend="eager")(x)
+    except torch._dynamo.exc.Unsupported as error:
+        pytest.skip(f"torch {torch.__version__} does not trace the model itself: {str(error).splitlines()[0]}")
+
+
 def test_a_language_model_with_regions_compiles_whole(tmp_path: Path) -> None:
     model, x = llama(torch.float32)
     package = package_of(model, tmp_path, x)
     with torch.no_grad():
         eager = model(x)
+        require_compiling(model, x)
         with package.optimized(model):
+            torch._dynamo.reset()
             compiled = torch.compile(model, fullgraph=True, backend="aot_eager")(x)
     assert sum(kernel["calls"] for kernel in package.report()["kernels"]) == sum(CALLS[llama].values())
     assert float((compiled - eager).norm() / eager.norm()) < 1e-5

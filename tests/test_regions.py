@@ -24,7 +24,7 @@ from forge_tui.engine.judge.verdict import Verdict
 from forge_tui.engine.kernelfile import parse
 from forge_tui.engine.package.export import Winner, export_package
 from forge_tui.engine.package.host_backend import HostBackend
-from forge_tui.engine.package.runtime import Package
+from forge_tui.engine.package.runtime import Package, private
 from forge_tui.engine.sources import LoadedModel
 from forge_tui.store.kernels import save_kernel
 from forge_tui.store.paths import ProjectPaths
@@ -52,7 +52,7 @@ def test_norm_modules_are_operators_with_their_state_as_arguments(captured: tupl
 
 
 def test_capture_leaves_no_hook_behind(captured: tuple) -> None:
-    assert not torch.nn.modules.module._has_any_global_hook()
+    assert not private.any_global_hook()
 
 
 def test_the_operators_of_an_offered_region_are_not_counted_again(captured: tuple) -> None:
