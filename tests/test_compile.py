@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import locale
 import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from forge_tui.cuda import compile as compiling
 from forge_tui.cuda.cache import ImageCache
 from forge_tui.cuda.compile import compile_program, compiler_facts
 from forge_tui.cuda.faults import CandidateFault
@@ -265,3 +268,21 @@ def test_precompiled_headers_change_nothing_but_the_time(monkeypatch: pytest.Mon
             patch.setattr(compiler, "precompiled", lambda *_: Precompiled())
             images.append(compile_program(program, kind=kind))
         assert images[0].key == images[1].key and images[0].log == images[1].log == ""
+
+
+def test_a_compiler_that_changes_its_threads_locale(monkeypatch):
+    """As NVRTC 12.4 does: text is read as before it all the same."""
+    libc, real = ctypes.CDLL(None), compiling._nvrtc
+    libc.newlocale.restype = libc.uselocale.restype = ctypes.c_void_p
+    libc.newlocale.argtypes, libc.uselocale.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p], [ctypes.c_void_p]
+    seen = []
+
+    def changing(*args):
+        libc.uselocale(libc.newlocale(0x1FBF, b"C", None))  # LC_ALL_MASK of glibc
+        seen.append(locale.getencoding())
+        return real(*args)
+
+    monkeypatch.setattr(compiling, "_nvrtc", changing)
+    before = locale.getencoding()
+    compile_program(program(DOUBLE), kind="ptx")
+    assert seen == ["ANSI_X3.4-1968"] and locale.getencoding() == before

@@ -79,9 +79,10 @@ def cubin_key(code: bytes) -> str:
 
 
 def _in_time(program: Program, deadline_s: float | None, build: Callable[[], _Built]) -> _Built:
-    """What `build` gives, or CandidateFault('endless'); a thread is left behind then, which ends with the process."""
-    if deadline_s is None:
-        return build()
+    """What `build` gives, or CandidateFault('endless'); a thread is left behind then, which ends with the process.
+
+    In a thread without a deadline too: NVRTC 12.4, which comes with torch 2.6, leaves the thread that it ran in with the C locale,
+    in which Python reads text files as ASCII."""
     done: list[_Built | BaseException] = []
 
     def run() -> None:
