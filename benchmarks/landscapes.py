@@ -5,6 +5,9 @@ data.
 missing to `benchmarks/landscapes/KIND/NAME.json` and stops when its time is over; run it again to go on. On a GPU the
 times are measured (cold, as the judge does it); on `host` they are the interpreter's model of an H200 and are called
 so.
+
+A stored landscape is data: searches and the calibration need no kernel for it. Kernels of `GONE` ship no more; their points stay,
+because a search over them is as real as ever, and new kernels of the same call are added beside them by the next run.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ from forge_tui.errors import KernelFileError
 
 FOLDER = Path(__file__).parent / "landscapes"
 FORMAT = 1
+GONE = {"group_stream": "group_relay and group_cluster took its place"}
+"""Kernels that stored landscapes have points of and that ship no more, and why."""
 
 LABELS = (
     "softmax bf16 (1, 8, 512, 512)",

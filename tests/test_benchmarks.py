@@ -38,3 +38,12 @@ def test_a_layer_of_the_convolutions_builds() -> None:
     row = row_of(LAYERS[-1], "cpu", H200, 14)
     assert len(row.settings) == 14 and row.result.shape == (1, 512, 7, 7)
     assert isinstance(build_one(row.settings[0].program, "sm_90"), Image)
+
+
+def test_stored_landscapes_are_of_kernels_that_ship_or_are_said_to_be_gone() -> None:
+    from benchmarks.landscapes import FOLDER, GONE
+    from benchmarks.recorded import load
+
+    ships = {path.stem for path in (FOLDER.parent.parent / "forge_tui" / "engine" / "builtin" / "templates").glob("*.cu")}
+    stored = {name for kind in ("modelled", "nvidia-h200") for landscape in load(FOLDER / kind) for name in landscape.strategies}
+    assert stored - ships == set(GONE) and ships & stored
