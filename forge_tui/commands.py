@@ -67,6 +67,7 @@ def run(options: Namespace) -> int:
 
 def _run(paths: ProjectPaths, config: ProjectConfig, options: Namespace) -> int:
     from forge_tui.engine import events
+    from forge_tui.engine.cards import load_operators
     from forge_tui.engine.forge import run as forge
     from forge_tui.engine.report import render_table
     from forge_tui.progress import Progress
@@ -86,7 +87,7 @@ def _run(paths: ProjectPaths, config: ProjectConfig, options: Namespace) -> int:
     if options.json:
         print_json(document)
     elif not options.events and document.operators:
-        print_text(render_table(document, columns()))
+        print_text(render_table(document, columns(), load_operators(paths)))
         tell(_next_steps(paths, document))
     if document.error:
         tell(f"forge-tui: {document.error}")
@@ -187,7 +188,7 @@ def show(options: Namespace) -> int:
     state = load_state(paths)
     if options.operator is None:
         result = document(paths, cards, state)
-        text = render_table(result)
+        text = render_table(result, cards=cards)
     else:
         variant = views.find_variant(cards, options.operator)
         if options.node is None:

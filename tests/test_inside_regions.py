@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from scripted import ScriptedJudge, kernel, make_project, make_variant, write_writer
+from screenkit import read
 from test_forge import forge, of
 
 from forge_tui.engine import events
-from forge_tui.engine.cards import Variant
+from forge_tui.engine.cards import Variant, load_operators
 from forge_tui.engine.judge.verdict import Verdict
 from forge_tui.engine.overlap import once
+from forge_tui.engine.report import document, render_table
 from forge_tui.engine.state import load_state
+from forge_tui.screens.operatorrows import SHARE, OperatorRows
 from forge_tui.specs import Call
 from forge_tui.store.journal import JournalWriter
 
@@ -112,3 +116,27 @@ def test_what_was_in_flight_inside_goes_on_with_the_next_run(tmp_path: Path) -> 
                                                     provider="command")), sync=True)
     result, seen = forge(paths, config, provider=provider, iterations=3)
     assert result.status == "done" and name in {event.node for event in of(seen, events.Replied)}
+
+
+@pytest.mark.parametrize(("variants", "relu"), [                       # every call takes 50 us
+    ((WHOLE, PAIR, NORM, RELU), 1 / 3), ((PAIR, NORM, RELU), 1 / 3),   # two calls of the region, and relu's third
+    ((msgspec.structs.replace(PAIR, offered=False), NORM, RELU), 3 / 5), ((NORM, RELU), 3 / 5)])
+def test_shares_count_every_call_once(tmp_path: Path, variants: tuple[Variant, ...], relu: float) -> None:
+    """In the app, in `show` and in what a capture prints: a column that sums to 100 %, the rest in brackets."""
+    paths, _ = project(tmp_path / "p", *variants)
+    cards = load_operators(paths)
+    counted = cards.counted()
+    assert sum(counted.values()) == pytest.approx(1.0)
+    taken = {item.key for item in cards.variants if item.taken_by or (item.covers and not item.offered)}
+    assert {key for key, share in counted.items() if not share} == taken
+    assert counted[RELU.key] == pytest.approx(relu)
+    rows = OperatorRows(read(paths.root))
+    shares = {key: str(rows.row(key).cells[SHARE].text).strip() for key in rows.keys()}
+    assert {key for key, text in shares.items() if text.startswith("(") and text.endswith("%)")} == taken
+    assert sum(int(text.split()[-1][:-1]) for key, text in shares.items() if key not in taken) == pytest.approx(100, abs=2)
+    state = load_state(paths)
+    state.apply(events.Selected(at=1.0, operators=tuple(counted)))
+    result = document(paths, cards, state)
+    assert [item.share for item in result.operators] == [round(cards.share(item), 6) for item in cards.variants], "as ever in --json"
+    table = render_table(result, 200, cards)
+    assert sum(map(float, re.findall(r" ([\d.]+)%(?!\))", table))) == pytest.approx(100, abs=0.3) and table.count("%)") == len(taken)

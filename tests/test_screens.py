@@ -19,6 +19,7 @@ from forge_tui.screens.watch import ProjectWatch
 from forge_tui.screens.widgets.table import Table
 from forge_tui.specs import Call
 from forge_tui.store.journal import JournalWriter
+from forge_tui.store.recent import remember
 from forge_tui.store.paths import ProjectPaths
 
 # -- the search tree
@@ -138,10 +139,39 @@ def test_operators_fold_sort_and_filter(tmp_path: Path) -> None:
         assert list(table.keys) == [keys[2]]
         await press(app, pilot, "escape")
         assert len(table.keys) == 4
+        bench = app.screen
+        await press(app, pilot, "slash", *"relu", "enter")  # the filter stays, the focus goes to the list
+        assert list(table.keys) == [keys[2]] and app.focused is table
+        shown = await press(app, pilot, "escape")
+        assert len(table.keys) == 4 and app.screen is bench and "relu" not in shown.splitlines()[-2]
         await press(app, pilot, "o", "down", "enter")  # the second choice: by name
         assert table.keys[0] == keys[2] and "operator▲" in text_of(app)
 
     drive(paths.root, steps)
+
+
+def test_escape_takes_a_filter_back_and_then_leaves(tmp_path: Path) -> None:
+    """In the launcher, which is left by q alone, and in a project opened from it."""
+    for name in ("encoder", "decoder"):
+        paths, _ = project(tmp_path / name, [softmax(64)])
+        remember(paths.root)
+
+    async def steps(app: ForgeApp, pilot: Pilot[int]) -> None:
+        launcher, table = app.screen, app.screen.query_one(Table)
+        await press(app, pilot, "slash", *"decod", "enter")
+        assert len(table.keys) == 1 and app.focused is table
+        await press(app, pilot, "escape")
+        assert len(table.keys) == 2 and app.screen is launcher
+        await press(app, pilot, "escape")
+        assert app.screen is launcher
+        await press(app, pilot, "enter")
+        bench = app.screen
+        await press(app, pilot, "slash", *"soft", "enter", "escape")
+        assert app.screen is bench is not launcher
+        await press(app, pilot, "escape")
+        assert app.screen is launcher
+
+    drive(None, steps)
 
 
 def test_marked_operators_are_the_ones_that_are_forged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,6 +158,13 @@ class OperatorFile(Struct, frozen=True):
         total = self.total_us
         return variant.calls * variant.time_us / total if total else 0.0
 
+    def counted(self) -> dict[str, float]:
+        """For people who add up: by key the part of all counted time, so that the parts sum to 1. A region's calls are not counted again
+        for what is inside it, nor for a region that is not offered: these have 0."""
+        parts = {item.key: item.open_calls * item.time_us if item.offered or not item.covers else 0.0 for item in self.variants}
+        total = sum(parts.values())
+        return {key: part / total if total else 0.0 for key, part in parts.items()}
+
     @property
     def total_us(self) -> float:
         """Summed operator time of a forward: regions are made of operators that are in the sum already."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from forge_tui.engine import events
@@ -68,14 +68,15 @@ def _status(cards: OperatorFile, variant: Variant, operator: OperatorState | Non
     return "pending", "in progress"
 
 
-def render_table(result: Document, width: int = 80) -> str:
-    """The document for people: plain text, nothing told by colour, at most `width` columns (80 at least)."""
+def render_table(result: Document, width: int = 80, cards: OperatorFile | None = None) -> str:
+    """The document for people: plain text, nothing told by colour, at most `width` columns (80 at least). cards: of the project, by
+    which shares are counted once; what is counted with a region stands in brackets."""
     width = max(width, 80)
     modelled = result.time_kind == "modelled"
     lines = _head(result)
     shown = [item for item in result.operators if item.status != "skipped" or item.tried]
     if shown:
-        lines += ["", *_rows(shown, modelled, width)]
+        lines += ["", *_rows(shown, modelled, width, cards.counted() if cards else {})]
     skipped = [item for item in result.operators if item not in shown]
     if skipped:
         lines += ["", *_skipped(skipped, width)]
@@ -85,11 +86,11 @@ def render_table(result: Document, width: int = 80) -> str:
     return "\n".join(lines)
 
 
-def _rows(shown: list[OperatorResult], modelled: bool, width: int) -> list[str]:
+def _rows(shown: list[OperatorResult], modelled: bool, width: int, counted: Mapping[str, float]) -> list[str]:
     """Heading and rows; columns without any value are left out, reasons stand below their row."""
     columns = {
         "operator": [f"{short_name(item.operator)} {item.variant[:4]}" for item in shown],
-        "share": [f"{item.share:.1%}" for item in shown],
+        "share": [_share(item, counted.get(item.variant, item.share)) for item in shown],
         "calls": [str(item.calls) for item in shown],
         "baseline": [_time(item.baseline_us) for item in shown],
         "modelled" if modelled else "best": [_time(item.best_us) for item in shown],
@@ -111,6 +112,10 @@ def _rows(shown: list[OperatorResult], modelled: bool, width: int) -> list[str]:
         if item.status in ("failed", "skipped", "pending", "no_gain") and item.reason:
             lines += _wrapped(item.reason, width)
     return lines
+
+
+def _share(item: OperatorResult, counted: float) -> str:
+    return f"{counted:.1%}" if counted or not item.share else f"({item.share:.1%})"
 
 
 def _over(sizes: dict[str, int], width: int) -> int:

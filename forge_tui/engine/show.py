@@ -223,9 +223,10 @@ def render_cards(cards: OperatorFile) -> str:
     kind = "GPU" if cards.time_kind == "device" else "CPU"
     lines = [cards.model, f"one forward: {cards.forward_us / 1e3:.2f} ms ({kind}{', launch-bound' * cards.launch_bound})", "",
              f"{'VARIANT':<12}  {'CALLS':>5}  {kind + ' TIME':>10}  {'SHARE':>6}  OPERATOR"]
+    counted = cards.counted()
     for variant in cards.variants:
         if variant.offered:
-            lines.append(f"{variant.key:<12}  {variant.calls:>5}  {variant.time_us:>7.1f} us  {cards.share(variant):>6.1%}  "
+            lines.append(f"{variant.key:<12}  {variant.calls:>5}  {variant.time_us:>7.1f} us  {counted[variant.key]:>6.1%}  "
                          f"{signature(variant.call)}")
     reasons: dict[str, list[str]] = {}
     for item in [*(variant for variant in cards.variants if not variant.offered), *cards.skipped]:

@@ -164,6 +164,13 @@ class ForgeScreen(Screen[None]):
         line.remove_class("shown")
         self.find_ended()
 
+    def action_back(self) -> None:
+        """To the screen before; a filter, or what is searched for, is taken back first."""
+        if self.query_one(FindLine).value:
+            self.action_find_clear()
+        else:
+            self.app.pop_screen()
+
     def action_find_keep(self) -> None:
         """To what was found; where that is nothing, the line keeps the focus, so that escape clears it."""
         if self._without_match:

@@ -64,7 +64,7 @@ class Doctor(ForgeScreen):
     NAME = "doctor"
     BINDINGS = [
         Binding("r", "again", "look again", id="doctor.again"),
-        Binding("escape,q", "app.pop_screen", "back", id="doctor.back"),
+        Binding("escape,q", "back", "back", id="doctor.back"),
     ]
     DEFAULT_CSS = "Doctor LineView { padding: 0 1; }"
     _found: Diagnosis | None = None

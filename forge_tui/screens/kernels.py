@@ -97,7 +97,7 @@ class KernelBench(ForgeScreen):
             id="kernels.previous_tab",
         ),
         Binding("right_square_bracket", "turn(1)", "next tab", show=False, tooltip="next tab", id="kernels.next_tab"),
-        Binding("escape,q", "app.pop_screen", "back", id="kernels.back"),
+        Binding("escape,q", "back", "back", id="kernels.back"),
     ]
     DEFAULT_CSS = """
     KernelBench #tree { width: 45%; }

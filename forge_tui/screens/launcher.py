@@ -78,6 +78,7 @@ class Launcher(ForgeScreen):
         Binding("x", "delete", "delete", tooltip="move the project to the trash folder", id="launcher.delete"),
         Binding("D", "doctor", "doctor", show=False, tooltip="what this machine has and lacks", id="launcher.doctor"),
         Binding("r", "reload", "reload", show=False, tooltip="read the list anew", id="launcher.reload"),
+        Binding("escape", "find_clear", "clear", show=False, tooltip="take the filter back", id="launcher.clear"),
         Binding("q", "app.quit", "quit", id="launcher.quit"),
     ]
     DEFAULT_CSS = """

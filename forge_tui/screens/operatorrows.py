@@ -44,6 +44,10 @@ class Entry:
 
     variant: Variant
     operator: OperatorState | None
+    share: float = 0.0
+    """Its part of the time, as counted once: 0 for what is inside a region that is offered."""
+    whole: float = 0.0
+    """Its part of the time, what is counted elsewhere included."""
 
     @property
     def best_us(self) -> float | None:
@@ -75,10 +79,10 @@ class Entry:
         return self.operator.status if self.operator else "pending"
 
 
-SORT_KEYS: tuple[Callable[[Entry, ProjectWatch], float | str], ...] = (
+SORT_KEYS: tuple[Callable[[Entry, ProjectWatch], float | str | tuple[float, float]], ...] = (
     lambda entry, watch: short(entry.variant.operator),
     lambda entry, watch: -entry.variant.calls,
-    lambda entry, watch: -entry.variant.calls * entry.variant.time_us,
+    lambda entry, watch: (-entry.share, -entry.whole),
     lambda entry, watch: -entry.variant.time_us,
     lambda entry, watch: -entry.variant.floor_us,
     lambda entry, watch: -entry.variant.recoverable_us,
@@ -106,16 +110,21 @@ class OperatorRows:
         self._entries: dict[str, Entry] = {}
         self._groups: dict[str, list[Entry]] = {}
         self._guides: dict[str, str] = {}
-        self._total_us = 0.0
 
     def keys(self, wanted: str = "") -> list[str]:
         cards = self.watch.cards
         if cards is None:
             return []
+        counted, total = cards.counted(), cards.total_us
         self._entries = {
-            variant.key: Entry(variant, self.watch.state.operators.get(variant.key)) for variant in cards.variants
+            variant.key: Entry(
+                variant,
+                self.watch.state.operators.get(variant.key),
+                counted[variant.key],
+                variant.calls * variant.time_us / total if total else 0.0,
+            )
+            for variant in cards.variants
         }
-        self._total_us = cards.total_us
         entries = [entry for entry in self._entries.values() if self._fits(entry, wanted.lower())]
         if self.sort is not None:
             column, backwards = self.sort
@@ -166,14 +175,10 @@ class OperatorRows:
     def share_of(self, *statuses: str) -> list[float]:
         """Shares of the offered variants that are in one of these states."""
         return [
-            self._share(entry.variant)
+            entry.share
             for entry in self._entries.values()
             if entry.variant.offered and entry.status in statuses
         ]
-
-    def _share(self, variant: Variant) -> float:
-        """As `OperatorFile.share`, which sums anew each time."""
-        return variant.calls * variant.time_us / self._total_us if self._total_us else 0.0
 
     def _flat(self, everything: bool) -> list[str]:
         keys: list[str] = []
@@ -210,7 +215,6 @@ class OperatorRows:
 
     def _variant_row(self, entry: Entry, guide: str) -> Row:
         variant, operator = entry.variant, entry.operator
-        share = self._share(variant)
         best = entry.best_us
         name = f"{shape_of(variant)}  {variant.key[:4]}" if guide else f"{short(variant.operator)} {shape_of(variant)}"
         return Row(
@@ -218,7 +222,7 @@ class OperatorRows:
             (
                 Cell(f"{guide}{name}"),
                 Cell(str(variant.calls)),
-                Cell(f"{bar(share, 5)} {share:4.0%}"),
+                Cell(share_text(entry.share, entry.whole)),
                 Cell(microseconds(entry.baseline_us) + (" CPU" if self.modelled else "")),
                 Cell(microseconds(variant.floor_us)),
                 Cell(microseconds(variant.recoverable_us)),
@@ -235,7 +239,7 @@ class OperatorRows:
 
     def _group_row(self, key: str, entries: list[Entry]) -> Row:
         operator = key.removeprefix(GROUP)
-        share = sum(self._share(entry.variant) for entry in entries)
+        share, whole = sum(entry.share for entry in entries), sum(entry.whole for entry in entries)
         offered = [entry for entry in entries if entry.worked_on]
         good = sum(entry.status in ("won", "verified") for entry in offered)
         same = {entry.status for entry in entries}
@@ -252,7 +256,7 @@ class OperatorRows:
             (
                 Cell(f"{sign} {short(operator)}  {len(entries)} variants", "bold"),
                 Cell(str(sum(entry.variant.calls for entry in entries))),
-                Cell(f"{bar(share, 5)} {share:4.0%}"),
+                Cell(share_text(share, whole)),
                 Cell(""),
                 Cell(""),
                 Cell(microseconds(math.fsum(entry.variant.recoverable_us for entry in entries))),
@@ -332,6 +336,11 @@ def shape_of(variant: Variant) -> str:
     for _, spec in variant.call.tensors():
         return f"{list(spec.shape)}" + ("" if spec.dtype == "float32" else f" {spec.dtype}")
     return variant.key[:4]
+
+
+def share_text(share: float, whole: float) -> str:
+    """A bar and a percentage; in brackets, without a bar, what is counted elsewhere. 10 columns."""
+    return f"{bar(share, 5)} {share:4.0%}" if share or not whole else f"{f'({whole:.0%})':>10}"
 
 
 def interval_text(interval: tuple[float, float] | None) -> str:

@@ -43,7 +43,8 @@ class OperatorBench(RunActions):
     """Beside a card the table of a narrower terminal would lose what its rows are ranked by, or their speed-up."""
     LEGEND: ClassVar[str] = (
         "✓ won or verified   = no gain   ✗ failed   · not tried   ▶ in flight   – not offered\n"
-        "▸ ▾ several variants (space)   ● marked   ▼ ▲ sorted by it (o, O)"
+        "▸ ▾ several variants (space)   ● marked   ▼ ▲ sorted by it (o, O)\n"
+        "(12%) counted already: with the region it is in, or with what is in it"
     )
     BINDINGS = [
         Binding("f", "forge", "forge", tooltip="forge the marked operators, or this one", id="operators.forge"),
@@ -91,7 +92,7 @@ class OperatorBench(RunActions):
         Binding("o", "sort", "sort", tooltip="choose the column to sort by", id="operators.sort"),
         Binding("O", "reverse", "reverse", show=False, tooltip="turn the order round", id="operators.reverse"),
         Binding("i", "card", "card", show=False, tooltip="show or hide the card", id="operators.card"),
-        Binding("escape,q", "app.pop_screen", "back", id="operators.back"),
+        Binding("escape,q", "back", "back", id="operators.back"),
     ]
     DEFAULT_CSS = """
     OperatorBench #card { width: 34; padding: 0 1; border-left: solid $panel; }

@@ -63,7 +63,7 @@ class Results(ForgeScreen):
             tooltip="compare and time the whole model: eager, torch.compile, forged",
             id="results.bench",
         ),
-        Binding("escape,q", "app.pop_screen", "back", id="results.back"),
+        Binding("escape,q", "back", "back", id="results.back"),
     ]
     DEFAULT_CSS = """
     Results #whole { height: 13; padding: 0 1; border-top: solid $panel; }
