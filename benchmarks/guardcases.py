@@ -160,6 +160,8 @@ class Case:
     """What the model gives it."""
     inline: bool = False
     """Whether the original is no call of its own, but lines of a forward."""
+    constant: tuple[str | int, Any] | None = None
+    """What makes it another call: an attribute of the model by its path, or an argument by its number, and the value; None where it has none."""
 
 
 def of_torch(function: Callable[..., Any]) -> Callable[[Package, Callable[..., Any]], Callable[..., Any]]:
@@ -170,30 +172,43 @@ def of_part(kind: str) -> Callable[[Package, Callable[..., Any]], Callable[..., 
     return lambda package, original: helpers([list(package.parts.values())], {kind: original})[kind]
 
 
+def with_constant(case: Case, model: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments with another constant; changes the model where it has it."""
+    place, value = case.constant or ("", None)
+    if isinstance(place, int):
+        return (*given[:place], value, *given[place + 1:])
+    owner, _, name = place.rpartition(".")
+    setattr(model.get_submodule(owner), name, value)
+    return given
+
+
 def normed(norm: Callable[[], nn.Module], act: Callable[[], nn.Module]) -> Case:
     return Case(lambda: Activated(norm(), act()), lambda: (draw(2, 16, 4, 4),), of_part("norm_act"),
-                lambda model, tensors: (model.act, model.norm, *tensors), inline=True)
+                lambda model, tensors: (model.act, model.norm, *tensors), inline=True, constant=("norm.eps", 1e-3))
 
 
 CASES = {
-    "relu": Case(Relu, lambda: (draw(4, 8),), of_torch(F.relu)),
-    "softmax": Case(Softmax, lambda: (draw(4, 8),), of_torch(F.softmax), lambda model, tensors: (*tensors, -1)),
+    "relu": Case(Relu, lambda: (draw(4, 8),), of_torch(F.relu), constant=(1, True)),
+    "softmax": Case(Softmax, lambda: (draw(4, 8),), of_torch(F.softmax), lambda model, tensors: (*tensors, -1), constant=(1, 0)),
     "group_norm": Case(lambda: nn.GroupNorm(4, 16), lambda: (draw(2, 16, 4, 4),), of_torch(F.group_norm),
-                       lambda model, tensors: (*tensors, 4, model.weight, model.bias, 1e-5)),
+                       lambda model, tensors: (*tensors, 4, model.weight, model.bias, 1e-5), constant=(4, 1e-3)),
     "RMSNorm written out": Case(lambda: RMSNorm(32), lambda: (draw(6, 32),),
                                 lambda package, original: next(iter(package.regions.values())).around(empty_forward),
-                                lambda model, tensors: (model, *tensors)),
-    "silu * up": Case(Gate, lambda: (draw(6, 32), draw(6, 32)), of_part("act_mul"), lambda model, tensors: (model.act_fn, *tensors), inline=True),
+                                lambda model, tensors: (model, *tensors), constant=("variance_epsilon", 1e-3)),
+    "silu * up": Case(Gate, lambda: (draw(6, 32), draw(6, 32)), of_part("act_mul"), lambda model, tensors: (model.act_fn, *tensors), inline=True,
+                      constant=("act_fn.inplace", True)),
     "rotary": Case(Rotary, lambda: (draw(1, 4, 6, 16), draw(1, 2, 6, 16), draw(1, 6, 16), draw(1, 6, 16)),
                    lambda package, original: next(iter(package.functions.values())).standing_in(apply_rotary_pos_emb, original)),
     "group_norm + silu": normed(lambda: nn.GroupNorm(4, 16), nn.SiLU),
     "batch_norm + relu": normed(lambda: nn.BatchNorm2d(16), nn.ReLU),
     "conv2d + batch_norm + relu": Case(Convolved, lambda: (draw(1, 4, 4, 4),), of_part("conv_norm_act"),
-                                       lambda model, tensors: (model.activation, model.normalization, model.convolution, *tensors), inline=True),
+                                       lambda model, tensors: (model.activation, model.normalization, model.convolution, *tensors), inline=True,
+                                       constant=("normalization.eps", 1e-3)),
     "add + relu, the sum kept": Case(Summed, lambda: (draw(4, 8), draw(4, 8)), of_part("iadd_act"),
-                                     lambda model, tensors: (model.activation, *tensors), inline=True),
+                                     lambda model, tensors: (model.activation, *tensors), inline=True, constant=("activation.inplace", True)),
     "add + RMSNorm, both kept": Case(Residual, lambda: (draw(6, 32), draw(6, 32)), of_part("add_norm_sum"),
-                                     lambda model, tensors: (model.norm, tensors[1], tensors[0]), inline=True),
+                                     lambda model, tensors: (model.norm, tensors[1], tensors[0]), inline=True,
+                                     constant=("norm.variance_epsilon", 1e-3)),
 }
 """By what the kernel does."""
 

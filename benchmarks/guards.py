@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.guardcases import CASES, DTYPE, Case, Nothing, SilentDriver, no_device, packed
+from benchmarks.guardcases import CASES, DTYPE, Case, Nothing, SilentDriver, no_device, packed, with_constant
 from benchmarks.results import FOLDER, header, write
 from forge_tui.engine.package.runtime import Package
 
@@ -63,7 +63,19 @@ def moved(tensor: torch.Tensor) -> torch.Tensor:
 MISSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "shape": lambda t: torch.cat([t, t]), "dtype": torch.Tensor.float, "stride": lambda t: t.transpose(0, -1).contiguous().transpose(0, -1),
     "alignment": moved, "gradient": lambda t: t.clone().requires_grad_(), "autocast": lambda t: t, "device": lambda t: t.to("meta"),
+    "constant": lambda t: t,
 }
+
+
+def missing(case: Case, plain: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> dict[str, tuple[Any, ...]]:
+    """By guard the arguments of a call that violates it."""
+    found = {}
+    for miss, change in MISSES.items():
+        if miss != "constant" or case.constant is not None:
+            model = copy.deepcopy(plain).to("meta" if miss == "device" else "cpu")
+            given = case.arguments(model, tuple(change(item) for item in args))
+            found[miss] = with_constant(case, model, given) if miss == "constant" else given
+    return found
 
 
 def around(miss: str) -> Any:
@@ -89,8 +101,7 @@ def misses(case: Case, plain: torch.nn.Module, args: tuple[torch.Tensor, ...], p
     first, stand_in = (case.stand_in(package, nothing) for _ in range(2))
     stand_in(*case.arguments(plain, args))
     before, found = ran(package), {}
-    for miss, change in MISSES.items():
-        given = case.arguments(copy.deepcopy(plain).to("meta") if miss == "device" else plain, tuple(change(item) for item in args))
+    for miss, given in missing(case, plain, args).items():
         with around(miss):
             assert stand_in(*given) is None and first(*given) is None, f"{miss} matches"
             found[miss] = interleaved({"after": lambda: stand_in(*given), "first": lambda: first(*given),
@@ -103,7 +114,7 @@ def row(times: dict[str, Times]) -> dict[str, Any]:
     """What a match, eager and each miss cost, the model's own call, or the original's, taken off."""
     return {"matches": apart(times["match"], "forged", "empty"), "eager": apart(times["match"], "eager", "empty"),
             "does not match": {miss: {"before a match": apart(times[miss], "first", "original"),
-                                      "after one": apart(times[miss], "after", "original")} for miss in MISSES}}
+                                      "after one": apart(times[miss], "after", "original")} for miss in times if miss != "match"}}
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:

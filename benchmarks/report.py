@@ -176,7 +176,8 @@ def _guards(folder: Path) -> list[str]:
     lines += ["", "What a call that does not match is late by, before a call has matched and after one has:", "",
               f"| kernel for | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
     for name, row in rows.items():
-        cells = [f"{found['before a match']['least']:.2f}, {found['after one']['least']:.2f}" for found in row["does not match"].values()]
+        cells = [f"{found['before a match']['least']:.2f}, {found['after one']['least']:.2f}" if found else "–"
+                 for found in map(row["does not match"].get, kinds)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return ["\n".join(lines)]
 

@@ -132,7 +132,8 @@ class Arguments:
 
     def __init__(self, count: int, first: int, device_type: str, callees: Sequence[int] = (), module: int | None = None) -> None:
         """count: of arguments, which are `a0` and so on. first: which of them is the first tensor. device_type: of the package's kernels.
-        callees: modules and functions that the call is about. module: the one whose forward this is."""
+        callees: modules and functions that the call is about. module: the one whose forward this is. With neither, the arguments are
+        the captured call's values."""
         self.parameters = ", ".join(f"a{at}" for at in range(count))
         self.first = f"a{first}"
         self.device_type = device_type
@@ -157,7 +158,13 @@ def early(arguments: Arguments, spelling: Spelling) -> Fast:
                *_elsewhere(first, arguments.device_type), _autocast(writer, arguments.device_type))
     for at in [*arguments.callees, *([] if arguments.module is None else [arguments.module])]:
         writer.say(f"if getattr(a{at}, 'training', False): return {IN_TRAINING!r}")
-    writer.say(_subclass(writer, [first]), _shape(first, pattern))
+    writer.say(_subclass(writer, [first]))
+    if not arguments.callees and arguments.module is None and not spelling.nested:
+        writer.say(*(_constant(writer, f"a{at}", value) for at, value in enumerate(spelling.values)
+                     if value is not Tensor and value is not Anything))
+        places = [f"a{at}" for at, value in enumerate(spelling.values) if value is Tensor]
+        writer.say(*_others(writer, spelling, [places[place] for place in spelling.order]))
+    writer.say(_shape(first, pattern))
     return writer.function("early", arguments.parameters, [*_tried(writer.lines), f"return {arguments.unknown(writer)}"])
 
 
@@ -189,7 +196,7 @@ def matched(arguments: Arguments, spelling: Spelling, given: Values, tensors: Se
     inputs = [found[place] for place in spelling.order]
     if len(inputs) > 1:
         writer.say(*_checked(writer, inputs[1:], tensors[1:], [
-            _gradient(writer, inputs[1:]), _subclass(writer, inputs[1:]), *_others(writer, spelling, inputs)]))
+            _gradient(writer, inputs[1:]), *_others(writer, spelling, inputs), _subclass(writer, inputs[1:])]))
     _write_rest(writer, spelling, inputs, tensors)
     if ready.current is not None:
         writer.say(f"if {writer.named('current', ready.current)}() != {ready.device.index}: return None")
@@ -270,15 +277,18 @@ def _opened(writer: Writer, spelling: Spelling, values: list[str | None]) -> lis
                        *([f"{', '.join(inner)}, = {variable}"] if inner else []))
             for item, wanted in zip(inner, pattern, strict=True):
                 compare(item, wanted)
-        elif pattern is None or type(pattern) in (bool, torch.dtype):
-            writer.say(f"if {variable} is not {writer.name(pattern)}: return 'other arguments'")
         elif pattern is not Anything:
-            kind = writer.named("k", type(pattern))
-            writer.say(f"if type({variable}) is not {kind} or {variable} != {writer.name(pattern)}: return 'other arguments'")
+            writer.say(_constant(writer, variable, pattern))
 
     for variable, pattern in zip(values, spelling.values, strict=True):
         compare(variable, pattern)
     return found
+
+
+def _constant(writer: Writer, variable: str, pattern: Any) -> str:
+    if pattern is None or type(pattern) in (bool, torch.dtype):
+        return f"if {variable} is not {writer.name(pattern)}: return 'other arguments'"
+    return f"if type({variable}) is not {writer.named('k', type(pattern))} or {variable} != {writer.name(pattern)}: return 'other arguments'"
 
 
 def _write_rest(writer: Writer, spelling: Spelling, inputs: list[str], tensors: Sequence[torch.Tensor]) -> None:
