@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from keyword import iskeyword
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 
 from .entry import Ready
 from .forms import Spelling
-from .matched import ABSENT, Arguments, Fast, Values, early, matched, refusing
+from .matched import ABSENT, Arguments, Fast, Held, Values, early, matched, refusing
 from .writer import CANNOT, Writer
 
 MOST_FAST = 4
@@ -46,12 +46,12 @@ Line = tuple[Fast, dict[str, int], Any]
 class Front:
     """The lines of generated functions by the first tensor's shape, and the function that asks them."""
 
-    def __init__(self, spellings: Sequence[Spelling], arguments: Arguments, missed: dict[str, int]) -> None:
-        """missed: where calls of no captured shape are counted."""
+    def __init__(self, spellings: Mapping[Spelling, Sequence[Held]], arguments: Arguments, missed: dict[str, int]) -> None:
+        """spellings: with the modules whose state their values are. missed: where calls of no captured shape are counted."""
         self._arguments = arguments
         self._missed = missed
         self._fast: dict[Spelling, list[Fast]] = {spelling: [] for spelling in spellings}
-        self._early = {spelling: early(arguments, spelling) for spelling in spellings}
+        self._early = {spelling: early(arguments, spelling, held) for spelling, held in spellings.items()}
         shapes = {spelling.shape for spelling in spellings}
         self._by_count = len({math.prod(shape) for shape in shapes}) == len(shapes)
         """Whether the number of elements tells the shapes apart: it costs half as much to ask for."""

@@ -150,8 +150,12 @@ class Arguments:
         return f"{OTHER_CALLEE!r} if ({', '.join(kinds)},) in {writer.name(self.refused)} else None"
 
 
-def early(arguments: Arguments, spelling: Spelling) -> Fast:
-    """What a call is asked as long as none has matched: what is cheap and needs no state. Gives None where nothing is wrong."""
+Held = tuple[int, int, Sequence[str]]
+"""Which argument is a module, the place of the first value of its state among a spelling's, and the names of these."""
+
+
+def early(arguments: Arguments, spelling: Spelling, held: Sequence[Held] = ()) -> Fast:
+    """What a call is asked as long as none has matched: what is cheap to ask for. Gives None where nothing is wrong."""
     writer = Writer()
     first, pattern = arguments.first, spelling.entry.inputs[0]
     writer.say(_dtype(writer, first, pattern), *_address(0, first, pattern), _stride(first, pattern), _gradient(writer, [first]),
@@ -164,6 +168,11 @@ def early(arguments: Arguments, spelling: Spelling) -> Fast:
                      if value is not Tensor and value is not Anything))
         places = [f"a{at}" for at, value in enumerate(spelling.values) if value is Tensor]
         writer.say(*_others(writer, spelling, [places[place] for place in spelling.order]))
+    for at, begin, names in held:
+        writer.say(f"own = a{at}.__dict__")
+        for name, value in zip(names, spelling.values[begin:], strict=False):
+            if type(value) in (bool, int, float):  # text may be the description of something else
+                writer.say(f"value = own[{name!r}]", _constant(writer, "value", value))
     writer.say(_shape(first, pattern))
     return writer.function("early", arguments.parameters, [*_tried(writer.lines), f"return {arguments.unknown(writer)}"])
 

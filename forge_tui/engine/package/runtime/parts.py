@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from .callees import is_this, plain_call, resolve, state_of, unpatched, unread_of
 from .entry import Backend, Entry
 from .fronts import Front
-from .matched import ABSENT, FUNCTIONS, Arguments, State, Values
+from .matched import ABSENT, FUNCTIONS, Arguments, Held, State, Values
 from .patterns import pattern_of
 from .private import any_global_hook
 from .regions import ANYTHING, module_with
@@ -178,11 +179,17 @@ def _around_norm_act(inner: Helper) -> Helper:
     return conv_norm_act
 
 
+def _held(site: Site, part: Part) -> list[Held]:
+    """Where the state of its callees is among a part's values."""
+    begins = accumulate(map(len, part.names), initial=len(site.tensors))
+    return [(at, begin, names) for at, begin, names in zip(site.callees, begins, part.names, strict=False)]
+
+
 def _helper(kind: str, parts: list[Part], written: Helper) -> Helper:
     """What runs at the sites of one kind: the kernel of the first part whose callees these are, else what was written."""
     site = SITES[kind]
-    spellings = [spelling for part in parts for key in {len(form.positional) for form in part.router.forms}
-                 for _, _, by_shape in part.router.groups(key) for line in by_shape.values() for spelling in line]
+    spellings = {spelling: _held(site, part) for part in parts for key in {len(form.positional) for form in part.router.forms}
+                 for _, _, by_shape in part.router.groups(key) for line in by_shape.values() for spelling in line}
     arguments = Arguments(len(site.parameters), site.tensors[0], parts[0].router.backend.device_type, site.callees)
     front = Front(spellings, arguments, parts[0].router.fallbacks)
     last = len(site.parameters) - 1

@@ -63,7 +63,8 @@ class Region:
         """The stand-in for calls with `count` tensors. names: forward's own parameters, where these are all it has."""
         key = count + len(self.names) + 1
         spellings = [spelling for _, _, by_shape in self.router.groups(key) for line in by_shape.values() for spelling in line]
-        front = Front(spellings, Arguments(count + 1, 1, self.router.backend.device_type, module=0), self.router.fallbacks)
+        front = Front(dict.fromkeys(spellings, [(0, count, self.names)]), Arguments(count + 1, 1, self.router.backend.device_type, module=0),
+                      self.router.fallbacks)
 
         def slow(module: Any, *args: Any) -> Any:
             state = None if module.training else state_of(module, self.names, self._known)

@@ -182,7 +182,7 @@ class Router:
             return None
         first = places.pop()
         count, *keywords = key if isinstance(key, tuple) else (key,)
-        front = Front(spellings, Arguments(count + len(keywords), first, self.backend.device_type), self.fallbacks)
+        front = Front(dict.fromkeys(spellings, ()), Arguments(count + len(keywords), first, self.backend.device_type), self.fallbacks)
         given = Values(range(count + len(keywords)))
 
         def rest(values: Any) -> dict[str, Any]:
