@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,25 @@ def test_one_tensor_as_two_arguments_is_decided_once(tmp_path: Path, decided: li
         for _ in range(3):
             model(x, x)
     assert ran(package) == 3 and len(decided) == 1
+
+
+def test_modules_of_several_kinds_at_one_place(tmp_path: Path, decided: list[Any]) -> None:
+    """A function for modules with one attribute more cannot tell of those without it; the other one's reason is enough."""
+    case = CASES["silu * up"]
+    with torch.no_grad(), no_device():
+        model, args = case.make().to(DTYPE).eval().requires_grad_(False), case.inputs()
+        package = packed(tmp_path, model, args)
+        stand_in, more = case.stand_in(package, nothing), copy.deepcopy(model)
+        more.act_fn.more = 3
+        for _ in range(2):
+            for one in (model, more):
+                stand_in(*case.arguments(one, args))
+        assert ran(package) == 4 and len(decided) == 2
+        model.act_fn.inplace = more.act_fn.inplace = True
+        for one in (model, more):
+            assert stand_in(*case.arguments(one, args)) is None
+    assert ran(package) == 4 and len(decided) == 2
+    assert list(package.report()["fallbacks"].values()) == [{"other arguments": 2}]
 
 
 def shifted(x: torch.Tensor, by: int | None = None, *, scale: int = 1) -> torch.Tensor:

@@ -17,6 +17,8 @@ from .writer import CANNOT, Writer
 MOST_FAST = 4
 """Generated functions kept of one spelling: the same call with ordinary and with inference tensors, on two devices."""
 
+# A reason is one for every call of its spelling, whatever the spelling's other functions cannot tell. `_forge_open`: the spelling of which none has
+# told yet, as its counter; not `_forge_known`: there was another one before it.
 BODY = """\
 try:
     _forge_line = _forge_lines.get({first}.{key})
@@ -25,17 +27,21 @@ except _forge_cannot:
 if _forge_line is None:
     _forge_reason, _forge_counter = "other shape", _forge_missed
 else:
-    _forge_known = True
+    _forge_known, _forge_open, _forge_told = True, None, None
     while _forge_line is not None:
         _forge_fast, _forge_counter, _forge_line = _forge_line
         _forge_result = _forge_fast({arguments})
         if _forge_result is None:
-            _forge_known = False
+            if _forge_counter is not _forge_told:
+                _forge_known = _forge_known and (_forge_open is None or _forge_open is _forge_counter)
+                _forge_open = _forge_counter
         elif _forge_type(_forge_result) is _forge_str:
-            _forge_reason = _forge_result
+            _forge_reason, _forge_told = _forge_result, _forge_counter
+            if _forge_open is _forge_counter: _forge_open = None
         else:
             return _forge_result
-    if not _forge_known: return _forge_slow({arguments})
+    if not _forge_known or _forge_open is not None: return _forge_slow({arguments})
+    _forge_counter = _forge_told
 _forge_counter[_forge_reason] = _forge_counter.get(_forge_reason, 0) + 1
 return {original}"""
 
