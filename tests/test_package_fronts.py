@@ -29,6 +29,17 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return keys
 
 
+class Watching(torch.overrides.TorchFunctionMode):
+    """A function mode like `torch.device` as a context, or a default device."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
 def entry_of(folder: Path, *shape: int) -> runtime.Entry:
     stride = tuple(torch.empty(shape, device="meta").stride())
     return runtime.Package(write_package(folder, spec=TensorSpec("float32", shape, stride, align=16)), DoublingBackend()).entries[0]
@@ -48,10 +59,13 @@ def test_what_does_not_match_is_told_without_deciding_in_full(tmp_path: Path, de
         for miss, given in missing(case, model, args).items():
             with around(miss):
                 assert first(*given) is None and warm(*given) is None and len(decided) == 1, miss
+        with Watching() as mode:
+            assert first(*case.arguments(model, args)) is None and warm(*case.arguments(model, args)) is None and len(decided) == 1
+        assert len(mode.seen) <= 2, "of two calls, the look at the number of elements that finds the line"
         assert ran(package) == 3
     reasons = {reason for found in package.report()["fallbacks"].values() for reason in found}
     assert reasons == {"other shape", "other dtype", "other stride", "other alignment", "a gradient is wanted", "under autocast", "on meta",
-                       *(["other arguments"] if case.constant else [])}
+                       "under a torch function mode", *(["other arguments"] if case.constant else [])}
 
 
 @pytest.mark.parametrize("warm", [False, True], ids=["first", "after a match"])

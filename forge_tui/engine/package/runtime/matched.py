@@ -158,7 +158,7 @@ def early(arguments: Arguments, spelling: Spelling, held: Sequence[Held] = ()) -
     """What a call is asked as long as none has matched: what is cheap to ask for. Gives None where nothing is wrong."""
     writer = Writer()
     first, pattern = arguments.first, spelling.entry.inputs[0]
-    writer.say(_dtype(writer, first, pattern), *_address(0, first, pattern), _stride(first, pattern), _gradient(writer, [first]),
+    writer.say(_mode(writer), _dtype(writer, first, pattern), *_address(0, first, pattern), _stride(first, pattern), _gradient(writer, [first]),
                *_elsewhere(first, arguments.device_type), _autocast(writer, arguments.device_type))
     for at in [*arguments.callees, *([] if arguments.module is None else [arguments.module])]:
         writer.say(f"if getattr(a{at}, 'training', False): return {IN_TRAINING!r}")
@@ -192,10 +192,11 @@ def matched(arguments: Arguments, spelling: Spelling, given: Values, tensors: Se
         return None
     writer = Writer()
     first, pattern = arguments.first, spelling.entry.inputs[0]
+    writer.say(_mode(writer))  # before any tensor is looked at, which a mode would see
     # the first tensor alone, before anything is gathered: most of what does not match ends here, autocast and other devices too
     writer.say(*_checked(writer, [first], tensors[:1], [
         *_elsewhere(first, arguments.device_type), _dtype(writer, first, pattern), _stride(first, pattern),
-        _gradient(writer, [first]), _autocast(writer, arguments.device_type), _subclass(writer, [first]), _shape(first, pattern),
+        _autocast(writer, arguments.device_type), _gradient(writer, [first]), _subclass(writer, [first]), _shape(first, pattern),
         *([f"if {first}.stride() != {pattern.stride!r}: return 'other stride'"] if pattern.dense else [])]), *_address(0, first, pattern))
     writer.say(*(f"if {name} is not {writer.named('k', ABSENT)}: return None" for name in given.absent))
     values: list[str | None] = list(given.before)
@@ -221,6 +222,10 @@ def _checked(writer: Writer, names: list[str], tensors: Sequence[torch.Tensor], 
 
 def _tried(lines: list[str]) -> list[str]:
     return ["try:", *("    " + line for line in lines), "except CANNOT:", "    return None"]
+
+
+def _mode(writer: Writer) -> str:
+    return f"if {writer.named('modes', function_modes_on)}() and {writer.named('k', foreign_mode)}(): return 'under a torch function mode'"
 
 
 def _dtype(writer: Writer, variable: str, pattern: TensorPattern) -> str:
@@ -312,7 +317,6 @@ def _write_rest(writer: Writer, spelling: Spelling, inputs: list[str], tensors: 
     wanting = [variable for variable, tensor in zip(inputs, tensors, strict=True) if tensor.requires_grad or not TELLS_GRADIENTS]
     if wanting:
         writer.say(_gradient(writer, wanting))
-    writer.say(f"if {writer.named('modes', function_modes_on)}() and {writer.named('k', foreign_mode)}(): return None")
     if DUAL_LEVELS:
         writer.say(f"if {writer.named('dual', DUAL_LEVELS)}['_current_level'] >= 0: return {DUAL!r}")
     if any(at >= 0 and tensors[at].is_inference() for at in spelling.entry.written):  # torch's guards tell such tensors from others
