@@ -192,12 +192,12 @@ def matched(arguments: Arguments, spelling: Spelling, given: Values, tensors: Se
         return None
     writer = Writer()
     first, pattern = arguments.first, spelling.entry.inputs[0]
-    writer.say(_mode(writer))  # before any tensor is looked at, which a mode would see
     # the first tensor alone, before anything is gathered: most of what does not match ends here, autocast and other devices too
     writer.say(*_checked(writer, [first], tensors[:1], [
         *_elsewhere(first, arguments.device_type), _dtype(writer, first, pattern), _stride(first, pattern),
-        _autocast(writer, arguments.device_type), _gradient(writer, [first]), _subclass(writer, [first]), _shape(first, pattern),
-        *([f"if {first}.stride() != {pattern.stride!r}: return 'other stride'"] if pattern.dense else [])]), *_address(0, first, pattern))
+        _gradient(writer, [first]), _autocast(writer, arguments.device_type), _subclass(writer, [first]), _shape(first, pattern),
+        *([f"if {first}.stride() != {pattern.stride!r}: return 'other stride'"] if pattern.dense else [])]),
+        _mode(writer), *_address(0, first, pattern))  # a mode sees every look at a tensor, but for torch's own guards'
     writer.say(*(f"if {name} is not {writer.named('k', ABSENT)}: return None" for name in given.absent))
     values: list[str | None] = list(given.before)
     for state in given.states:
