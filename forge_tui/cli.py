@@ -39,8 +39,9 @@ model sources: hf:ORG/NAME, a transformers folder, FILE.py (build_model and samp
 package.module:callable. A project folder is made beside a source, named after it, and continued the next time.
 
 exit codes: 0 done; 1 selftest: a kernel did not get its verdict; 2 usage or project error; 3 environment (no device,
-no compiler, no space); 4 provider failed; 5 a limit was reached, run again to go on; 6 another run holds the project; 7 --require-speedup not met;
-70 internal error; 75 waiting for replies in exchange/; 129, 130, 143 after SIGHUP, SIGINT, SIGTERM and a clean save.
+no compiler, no space); 4 provider failed; 5 a limit was reached, run again to go on; 6 another run holds the project;
+7 --require-speedup not met; 70 internal error; 75 waiting for replies in exchange/; 129, 130, 143 after SIGHUP, SIGINT,
+SIGTERM and a clean save.
 stdout is data, stderr is progress."""
 
 

@@ -131,7 +131,7 @@ def test_shares_count_every_call_once(tmp_path: Path, variants: tuple[Variant, .
     assert {key for key, share in counted.items() if not share} == taken
     assert counted[RELU.key] == pytest.approx(relu)
     rows = OperatorRows(read(paths.root))
-    shares = {key: str(rows.row(key).cells[SHARE].text).strip() for key in rows.keys()}
+    shares = {key: rows.row(key).cells[SHARE].text.strip() for key in rows.keys()}  # noqa: SIM118
     assert {key for key, text in shares.items() if text.startswith("(") and text.endswith("%)")} == taken
     assert sum(int(text.split()[-1][:-1]) for key, text in shares.items() if key not in taken) == pytest.approx(100, abs=2)
     state = load_state(paths)

@@ -369,8 +369,7 @@ class Scheduler:
     def _look_inside(self, region: Variant) -> None:
         """A region's calls are those of what is inside it from now on: search for that."""
         added = []
-        found = self.inside(region)
-        if found:
+        if found := self.inside(region):
             self.replaced.add(region.key)
         for variant in found:
             if variant.key in self.by_key:
