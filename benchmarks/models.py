@@ -70,7 +70,7 @@ def prove(name: str, options: argparse.Namespace) -> dict[str, Any]:
     if forge("export", project, "--select", options.select, "--output", package).returncode:
         return {"failed": f"--run ended with {run['exit_code']}: {run.get('error') or 'no kernel is faster than eager'}", "run": run}
     benched = forge("bench", project, "--package", package, "--json", "--seed", options.seed, "--rounds", options.rounds,
-                    *["--no-autotune"] * (not options.autotune))
+                    *["--no-autotune"] * (not options.autotune), *["--no-compile"] * options.no_compile)
     if not benched.stdout:
         return {"failed": f"bench ended with {benched.returncode}", "run": run}
     bench = json.loads(benched.stdout.splitlines()[-1])
@@ -101,6 +101,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the JSON file")
     parser.add_argument("--autotune", action="store_true", help="beside torch.compile's max-autotune too: many minutes for convolutions")
+    parser.add_argument("--no-compile", action="store_true", help="without torch.compile, which takes a decoder with a cache minutes")
     parser.add_argument("--only", choices=("search", "bench"), help="the search alone, or the proof of what was searched before")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()

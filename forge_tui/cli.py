@@ -248,6 +248,7 @@ def _bench_parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--package", metavar="FOLDER", help="folder written by export; default: the project's own package")
     parser.add_argument("--rounds", type=_count, default=30, metavar="N", help="interleaved rounds of timing (default 30)")
+    parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile, whose first forward of a large model takes minutes")
     parser.add_argument("--no-autotune", action="store_true", help="leave out torch.compile's max-autotune, whose search takes minutes, of "
                                                                    "convolutions many")
     parser.add_argument("--seed", type=_seed, metavar="N", help="of the held-out inputs")

@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forge_tui.errors import MissingEnvironment, ProjectError
+from forge_tui.errors import Interrupted, MissingEnvironment, ProjectError
 from forge_tui.streams import cards_of, coloured, columns, config_of, model_apart, open_project, print_json, print_text, relative, tell
 
 if TYPE_CHECKING:
@@ -134,12 +134,14 @@ def bench(options: Namespace) -> int:
     with model_apart(), ProjectLock(paths):
         seed = secrets.randbits(31) if options.seed is None else options.seed
         result, dropped = run_bench(paths, config, module.parent, target, seed=seed, rounds=options.rounds,
-                                    autotune=not options.no_autotune, progress=tell)
+                                    compiled=not options.no_compile, autotune=not options.no_autotune, progress=tell)
         if own:
             _record_bench(paths, result, dropped)
         if dropped and own:
             _export_without(paths, folder, module, dropped)
         print_json(result) if options.json else print_text(render(result))
+    if Interrupted.received is not None:
+        raise Interrupted(Interrupted.received)
     return 0 if result.accepted else ProjectError.exit_code
 
 

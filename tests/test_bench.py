@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from forge_tui.engine.bench.agreement import Agreement, compare
 from forge_tui.engine.bench.bench import Bench, BenchResult
 from forge_tui.engine.bench.heldout import held_out
 from forge_tui.engine.bench.render import render
-from forge_tui.engine.bench.rounds import Contender, _contender
+from forge_tui.engine.bench.rounds import Contender, _contender, in_stages
 from forge_tui.engine.inputs import ModelInput
 from forge_tui.engine.package.runtime import Entry, Package
 from forge_tui.engine.sources import LoadedModel
+from forge_tui.errors import Interrupted
 
 
 class Close(DoublingBackend):
@@ -142,6 +144,24 @@ def test_contenders_are_compared_within_rounds() -> None:
     assert _contender("compile", None, eager, None, "no compiler") == Contender("compile", None, note="no compiler")
 
 
+def test_what_was_measured_before_an_interruption_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Contender("forged", 2.0), Contender("forged", 3.0)
+
+    def interrupted() -> list[Contender]:
+        raise Interrupted(signal.SIGTERM)
+
+    def swallowed() -> list[Contender]:
+        monkeypatch.setattr(Interrupted, "received", signal.SIGTERM)
+        return [Contender("torch.compile", None, note="an error of a library's own")]
+
+    said: list[str] = []
+    assert in_stages([lambda: [first], lambda: [second]], said.append) == [second] and not said
+    assert in_stages([lambda: [first], interrupted, lambda: [second]], said.append) == [first] and said
+    with pytest.raises(KeyboardInterrupt):
+        in_stages([interrupted, lambda: [second]])
+    assert in_stages([lambda: [first], swallowed, lambda: [second]])[0] == first
+
+
 @needs_nvrtc
 @pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
@@ -161,3 +181,24 @@ def sample_inputs(): return (torch.randn(8, 32),)
     assert document.accepted and document.kernels[0].calls == 4 and document.agreement.within
     missing = forge("bench", "net-forge", "--package", "nowhere", cwd=tmp_path)
     assert missing.returncode == 2 and "no package to bench" in missing.stderr
+
+
+@pytest.mark.gpu
+def test_the_command_on_a_gpu(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("""
+import torch
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(torch.relu(x), dim=-1)
+def build_model(): return Net()
+def sample_inputs(): return (torch.randn(512, 4096),)
+""")
+    ran = forge("--run", "net.py", "--device", "cuda:0", "--iterations", "1", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    exported = forge("export", "net-forge", "--select", "all", "--output", "out", cwd=tmp_path)
+    assert exported.returncode == 0, exported.stderr
+    for more, names in (((), ["eager", "forged", "torch.compile", "forged under compile"]), (("--no-compile",), ["eager", "forged"])):
+        result = forge("bench", "net-forge", "--package", "out", "--json", "--rounds", "3", "--no-autotune", *more, cwd=tmp_path)
+        document = msgspec.json.decode(result.stdout, type=BenchResult)
+        assert [item.name for item in document.contenders] == names and all(item.us for item in document.contenders)
+        assert document.agreement.calls and document.agreement.within

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from forge_tui.engine.bench.agreement import DRAWS, Agreement, compare
 from forge_tui.engine.bench.heldout import held_out
-from forge_tui.engine.bench.rounds import Contender, measure
+from forge_tui.engine.bench.rounds import EAGER, FORGED, Contender, in_stages, measure
 from forge_tui.engine.forward import open_model, run_forward
 from forge_tui.engine.inputs import ModelInput
 from forge_tui.engine.package.runtime import Backend, Entry, Package
@@ -68,8 +68,9 @@ class Bench:
         self.dropped: dict[str, str] = {}
         """Variant to reason."""
 
-    def run(self, rounds: int, autotune: bool = True) -> BenchResult:
-        """All of it. autotune: torch.compile's max-autotune too, whose search takes minutes. On a device without a clock of its own
+    def run(self, rounds: int, compiled: bool = True, autotune: bool = True) -> BenchResult:
+        """All of it. compiled: torch.compile too, alone and with the package. autotune: and its max-autotune, whose search takes minutes.
+        An interruption while these are timed ends the timing, and what was measured before is the result. On a device without a clock of its own
         (`host`) outputs are compared and nothing is timed."""
         timed = self.device.type == "cuda"
         self._compare_calls()
@@ -81,7 +82,7 @@ class Bench:
         kept = self._active()
         agreement = structs.replace(agreement, calls=sum(entry.canaries for entry in kept),
                                     call_error=max((entry.canary_error for entry in kept), default=None))
-        contenders = self._time(rounds, autotune) if timed else []
+        contenders = self._time(rounds, compiled, autotune) if timed else []
         accepted, reason = self._judge(agreement, contenders)
         name = torch.cuda.get_device_name(self.device) if timed else "host"
         return BenchResult(SCHEMA_VERSION, self.loaded.description, name, "device" if timed else "none", str(torch.__version__),
@@ -166,11 +167,9 @@ class Bench:
                 self._drop(entry.variant, f"the model is {pair[1].speedup:.3f}x as fast without it, interval {gain[0]:.3f} "
                                           f"to {gain[1]:.3f}")
 
-    def _time(self, rounds: int, autotune: bool) -> list[Contender]:
+    def _time(self, rounds: int, compiled: bool, autotune: bool) -> list[Contender]:
+        """Eager and forged first, then all that are compiled with both, then max-autotune beside eager: whoever cannot wait has seen the others."""
         item = self.inputs[0]
-        compiled = torch.compile(_twin(self.model))
-        forged = self.package.apply(_twin(self.model))
-        both = torch.compile(self.package.apply(_twin(self.model)))
 
         def call(model: Any) -> Callable[[], object]:
             def run() -> object:
@@ -179,15 +178,23 @@ class Bench:
 
             return run
 
-        calls = {"eager": call(self.model), "torch.compile": call(compiled), "forged": call(forged), "forged under compile": call(both)}
-        found = measure(calls, self.device, self.seed, rounds=rounds, progress=self.progress)
-        for one in found:
-            self.progress(f"{one.name}: {one.us:.0f} us, {one.speedup:.3f}x" if one.us and one.speedup else f"{one.name}: {one.note}")
-        if autotune:                                        # beside eager on its own, after the others: whoever cannot wait has seen them
+        def timed(calls: dict[str, Callable[[], object]]) -> list[Contender]:
+            found = measure(calls, self.device, self.seed, rounds=rounds, progress=self.progress)
+            for one in found:
+                self.progress(f"{one.name}: {one.us:.0f} us, {one.speedup:.3f}x" if one.us and one.speedup else f"{one.name}: {one.note}")
+            return found
+
+        def all_compiled() -> list[Contender]:
+            both = torch.compile(self.package.apply(_twin(self.model)))
+            return timed({EAGER: eager, "torch.compile": call(torch.compile(_twin(self.model))), FORGED: forged, "forged under compile": call(both)})
+
+        def autotuned() -> list[Contender]:
             tuned = torch.compile(_twin(self.model), mode="max-autotune-no-cudagraphs")
-            found += measure({"eager": call(self.model), "torch.compile max-autotune": call(tuned)}, self.device, self.seed,
-                             rounds=rounds, progress=self.progress)[1:]
-        return found
+            return timed({EAGER: eager, "torch.compile max-autotune": call(tuned)})[1:]
+
+        eager, forged = call(self.model), call(self.package.apply(_twin(self.model)))
+        return in_stages([lambda: timed({EAGER: eager, FORGED: forged}), *[all_compiled] * compiled, *[autotuned] * (compiled and autotune)],
+                         self.progress)
 
     # -- what is said
 
@@ -216,7 +223,7 @@ class Bench:
             return False, f"outputs are off by {_distance(agreement):.3g}, allowed {agreement.allowed:.3g}"
         right = "outputs are within bounds" if agreement.telling else (
             f"outputs cannot tell, eager itself is {agreement.eager_float64_error:.2g} from float64; each call of a kernel is right")
-        forged = next((item for item in contenders if item.name == "forged"), None)
+        forged = next((item for item in contenders if item.name == FORGED), None)
         if forged is None:
             return True, f"{right}; nothing is timed on this device"
         if forged.speedup_interval is None:
@@ -226,7 +233,7 @@ class Bench:
 
 
 def bench(paths: ProjectPaths, config: ProjectConfig, package: Path, target: Literal["host", "cuda"], *, seed: int,
-          rounds: int, autotune: bool = True, progress: Progress = lambda text: None) -> tuple[BenchResult, dict[str, str]]:
+          rounds: int, compiled: bool = True, autotune: bool = True, progress: Progress = lambda text: None) -> tuple[BenchResult, dict[str, str]]:
     """Bench the project's model with the package at `package` (its importable folder); the result, and what to drop."""
     progress("loading the model")
     loaded, inputs = open_model(config, paths.root)
@@ -237,7 +244,7 @@ def bench(paths: ProjectPaths, config: ProjectConfig, package: Path, target: Lit
         backend = HostBackend()
     device = torch.device("cuda", torch.cuda.current_device()) if target == "cuda" else torch.device("cpu")
     made = Bench(loaded, inputs, Package(package, backend), device, seed, progress)
-    return made.run(rounds, autotune), made.dropped
+    return made.run(rounds, compiled, autotune), made.dropped
 
 
 @contextmanager

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from msgspec import Struct
 
 from forge_tui.cuda import statistics
 from forge_tui.engine.sources.failures import first_lines
+from forge_tui.errors import Interrupted
 
 WARM = 3
 ROUNDS = 30
 SECONDS = 60.0
 """Most time for the rounds of one comparison; at least LEAST_ROUNDS are made."""
 LEAST_ROUNDS = 7
+EAGER, FORGED = "eager", "forged"
 
 
 class Contender(Struct, frozen=True):
@@ -54,6 +56,25 @@ def measure(calls: dict[str, Callable[[], object]], device: torch.device, seed: 
     samples = _rounds(usable, device, seed, rounds, seconds)
     baseline = samples.get(next(iter(calls)))
     return [_contender(name, samples.get(name), baseline, peaks.get(name), notes.get(name, "")) for name in calls]
+
+
+def in_stages(stages: Iterable[Callable[[], list[Contender]]], progress: Callable[[str], None] = lambda text: None) -> list[Contender]:
+    """What the stages found, of each contender the last. An interruption ends them: what earlier stages found stays.
+
+    Raises KeyboardInterrupt where none had found anything.
+    """
+    found: dict[str, Contender] = {}
+    for stage in stages:
+        try:
+            found |= {item.name: item for item in stage()}
+        except KeyboardInterrupt:
+            if not found:
+                raise
+            progress("stopped: what was measured before is the result")
+            break
+        if Interrupted.received is not None:  # which a library turned into an error of its own
+            break
+    return list(found.values())
 
 
 def _rounds(calls: dict[str, Callable[[], object]], device: torch.device, seed: int, rounds: int,
