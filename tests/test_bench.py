@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,22 @@ def test_where_rounding_grows_to_the_size_of_the_outputs_calls_tell(tmp_path: Pa
     if result.accepted:
         assert result.agreement.calls == 2 and 0 < result.agreement.call_error < 1e-6
         assert "outputs cannot tell" in result.reason and "2 calls of kernels" in render(result)
+
+
+def test_what_a_failed_copy_in_float64_held_is_given_back(tmp_path: Path) -> None:
+    alive: list[weakref.ref[nn.Module]] = []
+
+    class Big(Model):
+        def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+            half = Model()
+            alive.append(weakref.ref(half))
+            raise torch.OutOfMemoryError("no room for the other half")
+
+    bench = made(tmp_path, Close(), Big())
+    with bench._float64() as float64:
+        gc.collect()
+        assert float64 is None and [item() for item in alive] == [None]
+    assert bench.run(rounds=1).accepted
 
 
 def test_a_kernel_no_call_comes_to_is_said(tmp_path: Path) -> None:

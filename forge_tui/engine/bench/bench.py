@@ -121,12 +121,8 @@ class Bench:
     @contextmanager
     def _float64(self) -> Iterator[Callable[[ModelInput], Any] | None]:
         """The model in float64, or None where memory or torch has no room for it."""
-        try:
-            wide = copy.deepcopy(self.model).double()
-            first = _widened(self.inputs[0])
-            wide(*first.args, **first.kwargs)
-        except Exception as error:  # out of memory, an operator without float64, a cast inside the model: nothing to compare with
-            self.progress(f"no float64 reference: {type(error).__name__}")
+        wide = self._widened_model()  # what it raised is gone here, with all that its frames held: half a copy may fill the device
+        if wide is None:
             yield None
             return
 
@@ -135,6 +131,17 @@ class Bench:
             return wide(*item.args, **item.kwargs)
 
         yield run
+
+    def _widened_model(self) -> Any:
+        """A copy in float64 that has run once; None, and why is said, where that cannot be."""
+        try:
+            wide = copy.deepcopy(self.model).double()
+            first = _widened(self.inputs[0])
+            wide(*first.args, **first.kwargs)
+            return wide
+        except Exception as error:  # out of memory, an operator without float64, a cast inside the model: nothing to compare with
+            self.progress(f"no float64 reference: {type(error).__name__}")
+            return None
 
     def _drop_wrong(self, agreement: Agreement) -> Agreement:
         """Leave out one kernel at a time; that one goes without which outputs come nearest, until they are within bounds."""
