@@ -82,6 +82,22 @@ def test_an_instance_that_hides_a_method_of_its_class(make: Any, args: Any, path
 
 
 @needs_nvrtc
+@pytest.mark.parametrize(("make", "args", "path", "name"), [
+    (ConvLayer, (X,), "convolution", "_conv_forward"), (lambda: OneMoreRMSNorm(32), (A,), "", "_norm")], ids=["convolution", "module"])
+def test_an_instance_that_hides_a_method_after_it_was_compiled(make: Any, args: Any, path: str, name: str, tmp_path: Path) -> None:
+    model, plain, package = packed(make, tmp_path, *args)
+    torch._dynamo.reset()
+    compiled = torch.compile(package.apply(model), backend="eager", fullgraph=True)
+    assert torch.allclose(compiled(*args), plain(*args), atol=1e-4) and ran(package) == 1
+    for one in (model, plain):
+        hide(one.get_submodule(path), name)
+    assert torch.equal(compiled(*args), plain(*args)) and ran(package) == 1
+    for one in (model, plain):
+        delattr(one.get_submodule(path), name)
+    assert torch.allclose(compiled(*args), plain(*args), atol=1e-4) and ran(package) == 2
+
+
+@needs_nvrtc
 def test_as_many_attributes_as_the_module_that_matched(tmp_path: Path) -> None:
     """What hides a method is seen even where another attribute is gone."""
     model, plain, package = packed(lambda: OneMoreRMSNorm(32), tmp_path, A)

@@ -145,6 +145,8 @@ def like_its_class(module: torch.nn.Module, known: frozenset[str]) -> bool:
     of one of the class's, no private attribute (of torch's classes it is known which they have and read). A forward of its own is for
     `plain_call` to see: who asks in the class's forward has been called already. While torch.compile traces, only of modules that were `met`."""
     if torch.compiler.is_dynamo_compiling():
+        for name in _methods_of(id(module)):
+            getattr(module, name, None)  # torch guards what it looks up: the class's own, or one of the instance's that came later
         return _met_like_its_class(id(module), known)
     own = module.__dict__
     if not (own["_parameters"].keys() <= known and own["_buffers"].keys() <= known):
@@ -173,9 +175,18 @@ def _met_like_its_class(number: int, known: frozenset[str]) -> bool:
     return module is not None and like_its_class(module, known)
 
 
+def _methods_of(number: int) -> tuple[str, ...]:
+    """The methods of a module's class that its forward may run: its own ones, and those of torch's classes."""
+    kinds = kind_of(_MODULES[number]).__mro__ if number in _MODULES else ()
+    own = [name for kind in kinds if not _is_torchs(kind) and kind is not object
+           for name, value in vars(kind).items() if isinstance(value, types.FunctionType) and not name.startswith("__")]
+    return (*METHODS, *own)
+
+
 # Run, not traced (as `torch.compiler.assume_constant_result` has it, which takes seconds to import): not every torch traces a walk through
 # `__dict__`, and those that do guard nothing of it. What is compiled is for the module of this very `id`: torch guards that.
-_met_like_its_class._dynamo_marked_constant = True  # type: ignore[attr-defined]
+for _constant in (_met_like_its_class, _methods_of):
+    _constant._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def state_of(module: torch.nn.Module, names: list[str], known: frozenset[str]) -> list[Any] | None:
