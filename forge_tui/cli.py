@@ -230,7 +230,8 @@ def _tunable(text: str) -> tuple[str, int]:
 def _export_parser() -> argparse.ArgumentParser:
     parser = _parser("export", "Write the guarded package of the kernels that won.")
     parser.add_argument("dir", metavar="DIR")
-    parser.add_argument("-o", "--output", metavar="OUT", help="folder to write; default: below DIR/packages")
+    parser.add_argument("-o", "--output", metavar="OUT",
+                        help="folder to write into; default: below DIR/packages. An earlier export of DIR is replaced, nothing else")
     parser.add_argument("--wheel", action="store_true", help="also build a wheel")
     parser.add_argument("--arch", action="append", default=[], metavar="sm_NN",
                         help="build for this architecture too, unjudged there (repeatable); nvcc builds where it is, else NVRTC")

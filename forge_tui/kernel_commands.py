@@ -127,9 +127,13 @@ def bench(options: Namespace) -> int:
     state = load_state(paths)
     own = options.package is None
     folder = Path(options.package or (state.packaged.path if state.packaged else paths.packages)).absolute()
-    module = next(iter(folder.glob("forged_*/manifest.toml")), None)
-    if module is None:
-        raise ProjectError("there is no package to bench", where=str(folder), cure=f"forge-tui export {relative(paths.root)}")
+    found = [item for item in (folder / "manifest.toml", *sorted(folder.glob("forged_*/manifest.toml"))) if item.is_file()]
+    if len(found) > 1:
+        raise ProjectError(f"there are {len(found)} packages", where=str(folder), cure=f"name one: --package {relative(found[0].parent)}")
+    if not found:
+        cure = f"forge-tui {'export' if state.packaged else '--run'} {relative(paths.root)}"
+        raise ProjectError("there is no package to bench", where=str(folder), cure=cure)
+    module = found[0]
     target = "host" if resolve_device(config.device.target) == "host" else "cuda"
     with model_apart(), ProjectLock(paths):
         seed = secrets.randbits(31) if options.seed is None else options.seed

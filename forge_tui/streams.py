@@ -92,7 +92,7 @@ def relative(path: Path) -> str:
     """As a person would type it from here."""
     try:
         return str(path.relative_to(Path.cwd())) or "."
-    except ValueError:
+    except (ValueError, OSError):  # elsewhere, or the folder that this process stands in is gone
         return str(path)
 
 

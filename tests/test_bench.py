@@ -108,6 +108,7 @@ def test_a_kernel_no_call_comes_to_is_said(tmp_path: Path) -> None:
     package = Package(write_package(tmp_path / "p"), Close())
     result = Bench(LoadedModel(nn.Tanh(), "test"), [item], package, torch.device("cpu"), seed=3).run(rounds=1)
     assert [kernel.status for kernel in result.kernels] == ["not reached"]
+    assert not result.accepted and "no kernel ran" in result.reason
 
 
 def test_held_out_inputs_keep_the_shape_and_the_kind_of_values() -> None:
@@ -199,6 +200,13 @@ def sample_inputs(): return (torch.randn(8, 32),)
     assert document.accepted and document.kernels[0].calls == 4 and document.agreement.within
     missing = forge("bench", "net-forge", "--package", "nowhere", cwd=tmp_path)
     assert missing.returncode == 2 and "no package to bench" in missing.stderr
+    (module,) = (tmp_path / "net-forge" / "packages").glob("*/forged_*")
+    inner = forge("bench", "net-forge", "--package", module, "--json", cwd=tmp_path)
+    assert inner.returncode == 0 and msgspec.json.decode(inner.stdout, type=BenchResult).accepted
+    entry = next((module / "entries").iterdir())
+    entry.write_text(entry.read_text() + " ")
+    damaged = forge("bench", "net-forge", cwd=tmp_path)
+    assert damaged.returncode == 2 and "SHA-256 differs" in damaged.stderr and "fix: " in damaged.stderr, damaged.stderr
 
 
 @pytest.mark.gpu

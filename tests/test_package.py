@@ -121,6 +121,36 @@ def test_the_folder_holds_the_evidence_and_the_hash_of_every_file(built: tuple) 
     assert entry["evidence"]["outcome"] == "verified" and set(entry["images"]) == {"sm_90", "ptx_90"}
 
 
+def test_an_export_replaces_its_own_and_nothing_else(built: tuple, tmp_path: Path) -> None:
+    """Another project's package, a user's files beside it and a user's README stay; a file of an older export does not."""
+    exported, _, _, winners, cards = built
+    kernels = exported.folder.parent / "kernels"
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "kernels").symlink_to(kernels)
+    out = tmp_path / "out"
+
+    def export(name: str, **more: bool) -> Exported:
+        return export_package(ProjectPaths(tmp_path / name), cards, winners[:1], H200, out, **more)
+
+    export("one", wheel=True)
+    export("two", wheel=True)
+    (out / "train.py").write_text("mine")
+    (out / ".git").mkdir()
+    (out / "forged_one" / "entries" / "old.json").write_text("{}")
+    (out / "README.md").write_text("mine too")
+    again = export("one")
+    assert {item.name for item in out.iterdir()} == {".git", "README.md", "forged_one", "forged_two", "train.py",
+                                                     *(f"forged_{name}-0.1.0-py3-none-any.whl" for name in ("one", "two"))}
+    assert (out / "train.py").read_text() == "mine" and (out / "README.md").read_text() == "mine too"
+    assert not (out / "forged_one" / "entries" / "old.json").exists() and Package(out / "forged_one", HostBackend()).entries
+    assert len(again.notes) == 1 and "--wheel writes it anew" in again.notes[0]
+    (out / "forged_one" / "manifest.toml").unlink()
+    with pytest.raises(ProjectError, match="not a Forge package"):
+        export("one")
+    assert (out / "forged_one" / "entries").exists()
+
+
 @pytest.mark.parametrize("kind", ["entries", "images", "kernels"])
 def test_a_changed_file_is_refused(built: tuple, tmp_path: Path, kind: str) -> None:
     exported, model, x, _, _ = built

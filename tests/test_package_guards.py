@@ -354,6 +354,24 @@ def test_torch_compile_uses_the_operator_and_the_operator_guards_itself(package:
         assert torch.equal(compiled(x), F.relu(x)), "what was compiled is not used any more"
 
 
+def test_what_apply_and_canary_are_given(package: runtime.Package) -> None:
+    for wrong in (-1, 1.5, "x", None, True):
+        with pytest.raises(ValueError, match="canary"):
+            package.canary(wrong)
+    with pytest.raises(TypeError, match="apply takes a torch.nn.Module, and was given a Tensor"):
+        package.apply(torch.ones(1))
+
+
+def test_a_shape_of_as_many_elements_is_another_shape(package: runtime.Package) -> None:
+    model, x = package.apply(Model()), aligned(4, 8)
+    other = torch.ones(32).as_strided((2, 2, 8), (1, 16, 2))
+    with torch.no_grad():
+        for _ in range(2):
+            model(other)
+            assert torch.equal(model(x), 2 * x)
+    assert package.report()["kernels"][0]["fallbacks"] == {"other shape": 2}
+
+
 class Bare(torch.nn.Module):
     """Nothing of it is guarded by torch."""
 

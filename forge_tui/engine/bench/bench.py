@@ -17,8 +17,9 @@ from forge_tui.engine.bench.heldout import held_out
 from forge_tui.engine.bench.rounds import EAGER, FORGED, Contender, in_stages, measure
 from forge_tui.engine.forward import open_model, run_forward
 from forge_tui.engine.inputs import ModelInput
-from forge_tui.engine.package.runtime import Backend, Entry, Package
+from forge_tui.engine.package.runtime import Backend, Entry, Package, PackageError
 from forge_tui.engine.sources import LoadedModel
+from forge_tui.errors import ProjectError
 from forge_tui.store.paths import ProjectPaths
 from forge_tui.store.project import ProjectConfig
 
@@ -219,13 +220,15 @@ class Bench:
         for kernel in self.package.report()["kernels"]:
             reason = self.dropped.get(kernel["variant"], "")
             seen = kernel["calls"] or kernel["fallbacks"]
-            status: Literal["kept", "dropped", "not reached"] = "dropped" if reason else "kept" if seen else "not reached"
+            status: Literal["kept", "dropped", "not reached"] = "dropped" if reason else "kept" if kernel["calls"] else "not reached"
             yield KernelInModel(kernel["operator"], kernel["variant"], kernel["calls"], kernel["fallbacks"], status,
                                 reason or ("" if seen else "no call of the model came to it"))
 
     def _judge(self, agreement: Agreement, contenders: Any) -> tuple[bool, str]:
         if not self._active():
             return False, "every kernel was dropped"
+        if not agreement.calls:
+            return False, f"no kernel ran: this model makes no call that the package, made for {self.package.manifest.get('model', '?')}, has one for"
         if not agreement.within:
             return False, f"outputs are off by {_distance(agreement):.3g}, allowed {agreement.allowed:.3g}"
         right = "outputs are within bounds" if agreement.telling else (
@@ -250,7 +253,11 @@ def bench(paths: ProjectPaths, config: ProjectConfig, package: Path, target: Lit
 
         backend = HostBackend()
     device = torch.device("cuda", torch.cuda.current_device()) if target == "cuda" else torch.device("cpu")
-    made = Bench(loaded, inputs, Package(package, backend), device, seed, progress)
+    try:
+        opened = Package(package, backend)
+    except PackageError as error:
+        raise ProjectError(str(error), where=str(package), cure="export it again: forge-tui export " + str(paths.root)) from None
+    made = Bench(loaded, inputs, opened, device, seed, progress)
     return made.run(rounds, compiled, autotune), made.dropped
 
 

@@ -60,20 +60,21 @@ class Exported(msgspec.Struct, frozen=True):
 
 def export_package(paths: ProjectPaths, cards: OperatorFile, winners: list[Winner], facts: DeviceFacts,
                    out: Path | None = None, *, wheel: bool = False, archs: Sequence[str] = ()) -> Exported:
-    """Write the package to `out` (default: `packages/` of the project), replacing an older package there.
+    """Write the package into `out` (default: its own folder in `packages/` of the project), replacing what an earlier export of the project
+    wrote there, and nothing else.
 
     archs: further architectures (`sm_80`) to build for, with nvcc where it is, else with NVRTC. Kernels were judged on this
-    device only. The folder is built beside its place and moved there whole, so a failed export leaves the old one. Raises ProjectError
-    when `out` holds something that is no package, MissingEnvironment when there is no compiler or no place to write.
+    device only. The package is built beside its place and moved there whole, so a failed export leaves the old one. Raises ProjectError
+    when `out` holds other things and no package, MissingEnvironment when there is no compiler or no place to write.
     """
     module = "forged_" + (re.sub(r"\W+", "_", paths.root.name).strip("_").lower() or "model")
     folder = (out or paths.packages / module).absolute()
     _refuse_foreign(folder, module)
     make_folder(folder.parent)
     with writing(folder.parent):
-        scratch_folder = tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent)
+        scratch_folder = tempfile.TemporaryDirectory(prefix=f".{module}.", dir=folder if folder.exists() else folder.parent)
     with scratch_folder as scratch:
-        fresh = Path(scratch) / folder.name
+        fresh = Path(scratch) / "fresh"
         further = further_images(paths, winners, facts, archs)
         left_out = _write_module(fresh / module, paths, cards, winners, facts, further)
         if len(left_out) == len(winners) and winners:
@@ -81,20 +82,34 @@ def export_package(paths: ProjectPaths, cards: OperatorFile, winners: list[Winne
                                cure="run the search again: `forge-tui --run " + str(paths.root) + "`")
         write_atomic(fresh / "README.md", _readme(module, cards))
         wheel_path = _write_wheel(fresh, module) if wheel else None
+        make_folder(folder)
         with writing(folder):
-            if folder.exists():
-                shutil.move(folder, Path(scratch) / "previous")
-            shutil.move(fresh, folder)
+            notes = _move_in(fresh, folder, module, Path(scratch) / "previous")
     return Exported(folder, module, len(winners) - len(left_out), folder / wheel_path.name if wheel_path else None,
-                    tuple(left_out), further.notes)
+                    tuple(left_out), (*further.notes, *notes))
+
+
+def _move_in(fresh: Path, folder: Path, module: str, previous: Path) -> list[str]:
+    """Put what was built into its place, one by one: whatever else is there is somebody else's. What should be known of that."""
+    if (folder / module).exists():
+        shutil.move(folder / module, previous)
+    shutil.move(fresh / module, folder / module)
+    readme = folder / "README.md"
+    if not readme.exists() or readme.read_text(errors="replace").startswith("# forged_"):
+        shutil.move(fresh / readme.name, readme)
+    for wheel in fresh.glob("*.whl"):
+        shutil.move(wheel, folder / wheel.name)
+        return []
+    return [f"{item.name} there is of an earlier export: --wheel writes it anew" for item in folder.glob(f"{module}-*.whl")]
 
 
 def _refuse_foreign(folder: Path, module: str) -> None:
     if folder.exists() and not folder.is_dir():
         raise ProjectError("there is a file of that name", where=str(folder), cure="name a folder with -o")
-    if folder.exists() and any(folder.iterdir()) and not any(folder.glob("forged_*/manifest.toml")):
+    taken = (folder / module).exists() and not (folder / module / "manifest.toml").exists()
+    if taken or (folder.exists() and any(folder.iterdir()) and not any(folder.glob("forged_*/manifest.toml"))):
         raise ProjectError("the folder holds something that is not a Forge package", where=str(folder),
-                           cure=f"name a new folder with -o, e.g. -o {folder / module}")
+                           cure=f"name a new folder with -o, e.g. -o {folder / (module + '_package' if taken else module)}")
 
 
 def _write_module(module: Path, paths: ProjectPaths, cards: OperatorFile, winners: list[Winner],

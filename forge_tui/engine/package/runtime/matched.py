@@ -238,9 +238,9 @@ def _address(at: int, variable: str, pattern: TensorPattern) -> list[str]:
 
 
 def _stride(variable: str, pattern: TensorPattern) -> str:
-    # contiguity is cheaper to ask for, and tells most other strides
+    # contiguity is cheaper to ask for, and tells most other strides; another shape may have as many elements, which is all that was asked
     asked = f"not {variable}.is_contiguous()" if pattern.dense else f"{variable}.stride() != {pattern.stride!r}"
-    return f"if {asked}: return 'other stride'"
+    return f"if {asked}: return 'other stride' if {variable}.shape == {pattern.shape!r} else 'other shape'"
 
 
 def _shape(variable: str, pattern: TensorPattern) -> str:

@@ -86,8 +86,10 @@ class Package:
         return data
 
     def apply(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Route the model's calls from now on; returns the model. Applying twice is applying once."""
+        """Route the model's calls from now on; returns the model. Applying twice is applying once. Raises TypeError."""
         root = _unwrapped(model)
+        if not isinstance(root, torch.nn.Module):
+            raise TypeError(f"apply takes a torch.nn.Module, and was given a {type(model).__name__}")
         for module in root.modules():
             met(module)
             applied = packages_of(module)
@@ -119,8 +121,10 @@ class Package:
     def canary(self, every: int) -> None:
         """From now on every `every`-th call of each kernel also runs the original and compares; 0 ends that.
 
-        The caller then gets the original's result. A kernel that differs is disabled, with a warning.
+        The caller then gets the original's result. A kernel that differs is disabled, with a warning. Raises ValueError.
         """
+        if type(every) is not int or every < 0:
+            raise ValueError(f"canary({every!r}): every how many calls, a whole number, or 0 for none")
         for entry in self.entries:
             entry.canary_every = every
 
