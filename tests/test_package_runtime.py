@@ -99,6 +99,43 @@ def test_remove_restores_exactly_and_apply_twice_is_once(package: runtime.Packag
         assert torch.equal(model(x), F.relu(x))
 
 
+class Half(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / 2
+
+
+def parametrized(model: torch.nn.Module) -> Any:
+    torch.nn.utils.parametrize.register_parametrization(model, "scale", Half())
+    return lambda: torch.nn.utils.parametrize.remove_parametrizations(model, "scale", leave_parametrized=False)
+
+
+def patched(model: torch.nn.Module) -> Any:
+    """As FSDP and patches of one module do: a class of its own."""
+    before = type(model)
+
+    class Patched(before):  # type: ignore[misc, valid-type]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) / 2
+
+    model.__class__ = Patched
+    return lambda: setattr(model, "__class__", before)
+
+
+@pytest.mark.parametrize("change", [parametrized, patched])
+def test_a_class_that_a_module_got_after_apply_is_not_lost(package: runtime.Package, tmp_path: Path, change: Any) -> None:
+    """It is what somebody else wants of the module: packages come and go before and after it, and a copy has it."""
+    model, other, x = Model(), runtime.Package(write_package(tmp_path / "q"), DoublingBackend()), aligned(4, 8)
+    undo = change(package.apply(model))
+    with torch.no_grad():
+        assert torch.equal(model(x), x) and torch.equal(copy.deepcopy(model)(x), x), "twice, and a half"
+        for step in (package.remove, package.apply, other.apply):
+            with pytest.raises(runtime.PackageError, match="undo that first"):
+                step(model)
+        assert torch.equal(model(x), x)
+        undo()
+        assert torch.equal(package.remove(model) or model(x), F.relu(x)) and type(model) is Model
+
+
 def test_copies_and_saved_models_are_the_original_model(package: runtime.Package) -> None:
     model, x = package.apply(Model()), aligned(4, 8)
     buffer = io.BytesIO()

@@ -38,7 +38,12 @@ _MISSING = object()
 
 def kind_of(module: torch.nn.Module) -> type:
     """A module's class, the original one of a forged module."""
-    return getattr(type(module), "_forge_original", type(module))
+    return unforged(type(module))
+
+
+def unforged(kind: type) -> type:
+    """The class that a forged one was made for, any other itself: also one that is derived from a forged one, and adds to it."""
+    return vars(kind).get("_forge_original", kind)
 
 
 def path_of(item: Any) -> str:

@@ -86,11 +86,14 @@ class Package:
         return data
 
     def apply(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Route the model's calls from now on; returns the model. Applying twice is applying once. Raises TypeError."""
+        """Route the model's calls from now on; returns the model. Applying twice is applying once. Raises TypeError, PackageError."""
         root = _unwrapped(model)
         if not isinstance(root, torch.nn.Module):
             raise TypeError(f"apply takes a torch.nn.Module, and was given a {type(model).__name__}")
-        for module in root.modules():
+        modules = list(root.modules())
+        for module in modules:
+            original_class(module)  # before anything is changed
+        for module in modules:
             met(module)
             applied = packages_of(module)
             if self not in applied:
@@ -101,8 +104,11 @@ class Package:
         return model
 
     def remove(self, model: torch.nn.Module) -> None:
-        """Leave the model exactly as it was before `apply`."""
-        for module in _unwrapped(model).modules():
+        """Leave the model exactly as it was before `apply`. Raises PackageError."""
+        modules = list(_unwrapped(model).modules())
+        for module in modules:
+            original_class(module)  # before anything is changed
+        for module in modules:
             applied = packages_of(module)
             if self in applied:
                 _weave(module, tuple(package for package in applied if package is not self), is_root(module))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .callees import is_this, plain_call, resolve, state_of, unpatched, unread_of
+from .callees import is_this, plain_call, resolve, state_of, unforged, unpatched, unread_of
 from .entry import Backend, Entry
 from .fronts import Front
 from .matched import ABSENT, FUNCTIONS, Arguments, Held, State, Values
@@ -150,7 +150,7 @@ def _one_of(path: str, value: Any, arguments: dict[str, Any]) -> Any:
 def _fits(kind: Any, callee: dict[str, Any]) -> bool:
     """kind: a module's class, or a function."""
     if isinstance(kind, type):
-        own = getattr(kind, "_forge_original", kind)
+        own = unforged(kind)
         return issubclass(kind, torch.nn.Module) and is_this(own, callee["path"], callee["source"]) and unpatched(own)
     return callee["path"].startswith("torch.") and getattr(kind, "_forge_function", kind) is resolve(callee["path"])
 

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .callees import unforged
+from .entry import PackageError
 from .mode import Mode, Substitutes, under_mode
 from .parts import WRITTEN
 from .sites import helper_name, may_have_sites, rewritten
@@ -31,7 +33,13 @@ NAMESPACES = {"torch": torch, "torch.nn": torch.nn, "torch.nn.functional": torch
 
 
 def original_class(module: torch.nn.Module) -> type:
-    return getattr(type(module), "_forge_original", type(module))
+    """The class without packages. Raises PackageError for one that was derived from a forged one (by parametrize, FSDP, a patch): it holds what
+    somebody else wants of the module, and cannot do without the forged one."""
+    kind = unforged(type(module))
+    if hasattr(kind, "_forge_original"):
+        raise PackageError(f"a {kind.__name__} got a class of its own after `apply`, derived from the forged one: undo that first, then apply or "
+                           "remove packages, then do it again")
+    return kind
 
 
 def packages_of(module: torch.nn.Module) -> tuple[Any, ...]:
@@ -236,7 +244,10 @@ class _Held:
 
 def _reduce(module: torch.nn.Module, protocol: int) -> Any:
     """Copies and pickles are of the original class."""
-    original, forged = original_class(module), type(module)
+    forged = type(module)
+    if "_forge_original" not in vars(forged):  # derived from the forged class, and so are its copies
+        return forged._forge_original.__reduce_ex__(module, protocol)  # type: ignore[attr-defined]
+    original = original_class(module)
     reduced = original.__reduce_ex__(module, protocol)  # type: ignore[arg-type]
     if not isinstance(reduced, tuple):
         return reduced
