@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from forge_tui.specs import short_name
+
 
 def convolutions(document: dict[str, Any]) -> list[str]:
     """A row a layer, then what they come to in the network."""
@@ -27,4 +29,17 @@ def convolutions(document: dict[str, Any]) -> list[str]:
     if "chain_graph_us" in sums:
         lines[-1] += f" All in a row as one graph: {sums['chain_graph_us']:.0f} us" + (
             f", {sums['chain_warm_graph_us']:.0f} us with the caches warm." if "chain_warm_graph_us" in sums else ".")
+    if "at_batch_32" in document:
+        lines += _batch_32(document["at_batch_32"])
+    return lines
+
+
+def _batch_32(found: dict[str, Any]) -> list[str]:
+    """Layers at batch 32, where the kernel loses; with the search that found it, before they were offered no more."""
+    lines = ["", f"At batch 32, float32 (`{found['command']}`, {found['date'][:10]}; {found['caveat']}):", "",
+             "| call | in the network | eager | kernel | over eager |", "|---|---|---|---|---|"]
+    for row in found["rows"]:
+        low, high = row["interval"]
+        lines.append(f"| {short_name(row['operator'])} {row['variant'][:4]} | {row['calls']} | {row['baseline_us']:.1f} | {row['us']:.1f} | "
+                     f"{row['speedup']:.2f} [{low:.2f}, {high:.2f}] |")
     return lines
