@@ -44,8 +44,8 @@ def forge(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "forge_tui", *map(str, arguments)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-def search(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The document of one model's `--run`, kept beside its project; a project that is there is gone on with."""
+def search(name: str, options: argparse.Namespace) -> None:
+    """Keeps the document of one model's `--run` beside its project; a project that is there is gone on with."""
     folder = options.work / name
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "model.py"
@@ -54,17 +54,18 @@ def search(name: str, options: argparse.Namespace) -> dict[str, Any]:
     if not project.exists():
         made = forge("new", project, "--model", source, "--device", options.device)
         if made.returncode:
-            return {"error": "no project could be made"}
+            raise SystemExit(f"{name}: no project could be made")
     ran = forge("--run", project, "--json", "--iterations", options.iterations, "--time-limit", options.time_limit,
                 *(f"--ops={pattern}" for pattern in options.ops))
     run = json.loads(ran.stdout.splitlines()[-1]) if ran.stdout else {}
     (folder / "run.json").write_text(json.dumps(run | {"exit_code": ran.returncode, "command": header("models")["command"]}))
-    return run
 
 
 def prove(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """One model's package measured in it, or what went wrong; its search is the last that was done in `--work`."""
     folder = options.work / name
+    if not (folder / "run.json").is_file():
+        raise SystemExit(f"{name}: no search ended in {folder}; without --only, or with --only search, one is done")
     run = json.loads((folder / "run.json").read_text())
     project, package = folder / "project", folder / "package"
     if forge("export", project, "--select", options.select, "--output", package).returncode:

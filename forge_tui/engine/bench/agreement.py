@@ -50,14 +50,28 @@ class Agreement(Struct, frozen=True):
     """Calls of kernels that were compared with the original ones on the same tensors, in the model."""
     call_error: float | None = None
     """Largest difference among those, norm over norm."""
+    repeat_error: float = 0.0
+    """Of eager against eager run once more on the same input."""
 
     @property
-    def telling(self) -> bool:
-        """Whether outputs can tell a right model from a wrong one; else `calls` alone do."""
-        return self.eager_float64_error is None or self.eager_float64_error <= TELLING
+    def unsteady(self) -> bool:
+        """Whether eager gives other outputs each time, by more than rounding in another order does."""
+        return self.repeat_error > min(self.allowed, TELLING)
+
+    @property
+    def untelling(self) -> str:
+        """Why outputs cannot tell a right model from a wrong one, so that `calls` alone do; empty where they can."""
+        if self.unsteady:
+            return f"eager itself is {self.repeat_error:.2g} from eager run once more"
+        if self.eager_float64_error is not None and self.eager_float64_error > TELLING:
+            return f"eager itself is {self.eager_float64_error:.2g} from float64"
+        return ""
 
     @property
     def within(self) -> bool:
+        """Whether outputs are within bounds, or tell nothing because they are others each time."""
+        if self.unsteady:
+            return True
         error = self.forged_error if self.forged_float64_error is None else self.forged_float64_error
         return error <= self.allowed
 
@@ -65,12 +79,13 @@ class Agreement(Struct, frozen=True):
 def compare(inputs: list[ModelInput], seed: int, eager: Run, forged: Run, float64: Run | None) -> Agreement:
     """Run all on shuffled inputs, several draws where a language model needs them for its positions."""
     draws = [held_out(item, seed + number) for number in range(_draws(inputs)) for item in inputs]
-    worst, own, other, eps = 0.0, 0.0, 0.0, 0.0
+    worst, own, other, again, eps = 0.0, 0.0, 0.0, 0.0, 0.0
     language = _Language()
     for item in draws:
         first, second = eager(item), forged(item)
         before, after = list(tensors_of(first)), list(tensors_of(second))
         worst = max([worst, *(relative_error(new, old) for new, old in zip(after, before, strict=True))])
+        again = max([again, *(relative_error(new, old) for new, old in zip(tensors_of(eager(item)), before, strict=True))])
         eps = max([eps, *(torch.finfo(tensor.dtype).eps for tensor in before if tensor.is_floating_point())])
         language.add(item, _logits(first), _logits(second))
         if float64 is not None:
@@ -79,7 +94,7 @@ def compare(inputs: list[ModelInput], seed: int, eager: Run, forged: Run, float6
             other = max([other, *(_error(new, exact) for new, exact in zip(after, truth, strict=True))])
     allowed = FACTOR * own + ULPS * eps if float64 is not None else WITHOUT_FLOAT64 * eps
     return Agreement(worst, own if float64 else None, other if float64 else None, allowed, len(draws), seed,
-                     **language.figures())
+                     repeat_error=again, **language.figures())
 
 
 def _draws(inputs: list[ModelInput]) -> int:

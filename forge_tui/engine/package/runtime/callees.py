@@ -11,6 +11,7 @@ import inspect
 import sys
 import textwrap
 import types
+from collections.abc import Iterator
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -82,12 +83,22 @@ def found(path: str) -> Any:
 _MET: dict[str, Any] = {}
 
 
-@functools.lru_cache(maxsize=4096)
 def source_of(item: Any) -> str:
-    """A digest of the text of a class (with those it inherits from, torch's aside) or a function, and of the functions of the
-    same Python module that it calls; empty where there is no text."""
+    """A digest of the text of a class (with those it inherits from, torch's aside) or a function, of the functions of the same Python module that
+    it calls, and of the constants that these read as they are now; empty where there is no text."""
+    text, parts = _text_of(item)
+    if not text:
+        return ""
+    constants = sorted(f"{part.__qualname__}.{name}={value!r}" for part in parts for name, value in _constants(part))
+    return hashlib.sha256("\0".join([text, *constants]).encode()).hexdigest()[:16]
+
+
+@functools.lru_cache(maxsize=4096)
+def _text_of(item: Any) -> tuple[str, tuple[Any, ...]]:
+    """The text of a class or function and of what it uses, and all of these: classes, their methods, functions."""
     texts: list[str] = []
     waiting, seen = [item], {item}
+    methods: list[types.FunctionType] = []
     try:
         while waiting:
             one = waiting.pop()
@@ -95,6 +106,7 @@ def source_of(item: Any) -> str:
             if isinstance(one, type):
                 bases = [base for base in one.__mro__[1:] if base.__module__.partition(".")[0] not in ("torch", "builtins", "abc")]
                 found = [*bases, *(helper for value in vars(one).values() for helper in _helpers(value))]
+                methods += [function for value in vars(one).values() if (function := _function_in(value)) is not None]
             else:
                 found = _helpers(one)
             for other in found:
@@ -102,16 +114,59 @@ def source_of(item: Any) -> str:
                     seen.add(other)
                     waiting.append(other)
     except (OSError, TypeError):
-        return ""
-    return hashlib.sha256("\0".join(sorted(texts)).encode()).hexdigest()[:16]
+        return "", ()
+    return "\0".join(sorted(texts)), (*seen, *methods)
+
+
+def _function_in(value: Any) -> types.FunctionType | None:
+    """The function of a class's member: a method, a static one, what reads a property."""
+    inner = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value.fget if isinstance(value, property) else value
+    return inner if isinstance(inner, types.FunctionType) else None
 
 
 def _helpers(value: Any) -> list[Any]:
-    function = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
-    if not isinstance(function, types.FunctionType):
+    function = _function_in(value)
+    if function is None:
         return []
-    names = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    names = {name: function.__globals__.get(name) for name in names_in(function)}
     return [item for item in names.values() if isinstance(item, types.FunctionType) and item.__globals__ is function.__globals__]
+
+
+def _constants(part: Any) -> Iterator[tuple[str, Any]]:
+    """Plain values that the text names and does not hold: a class's own attributes; a function's globals, defaults and what it closes over."""
+    if isinstance(part, type):
+        given = dict(vars(part))
+    else:
+        cells = dict(zip(part.__code__.co_freevars, part.__closure__ or (), strict=True))
+        given = {**{name: part.__globals__[name] for name in names_in(part) if name in part.__globals__},
+                 **{name: content(cell) for name, cell in cells.items()},
+                 **(part.__kwdefaults__ or {}), "()": part.__defaults__}
+    for name, value in given.items():
+        if not (name.startswith("__") and name.endswith("__")) and _is_constant(value):  # a file's own name differs from place to place
+            yield name, value
+
+
+def _is_constant(value: Any) -> bool:
+    return type(value) in PLAIN or (type(value) is tuple and all(map(_is_constant, value)))
+
+
+def names_in(function: types.FunctionType) -> set[str]:
+    """Every global and attribute name in a function's code, that of functions inside it included."""
+    found: set[str] = set()
+    waiting = [function.__code__]
+    while waiting:
+        code = waiting.pop()
+        found.update(code.co_names)
+        waiting += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return found
+
+
+def content(cell: types.CellType) -> Any:
+    """What a closure's cell holds; None where nothing is assigned yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
 def state_names(module: torch.nn.Module, functions: bool = False) -> list[str]:
@@ -220,8 +275,10 @@ def described(value: Any) -> str | None:
     """Sizes, a function, or one with some arguments given (`functools.partial`), as text; None for anything else."""
     kind = type(value)
     if kind is functools.partial:
-        key: Any = (value.func, value.args, *value.keywords.items())
-    elif kind is tuple or kind is types.FunctionType or kind is types.BuiltinFunctionType:
+        key: Any = (value.func, value.args, *map(type, value.args), *value.keywords.items(), *map(type, value.keywords.values()))
+    elif kind is tuple:
+        key = (value, *map(type, value))  # 1, 1.0 and True are equal
+    elif kind is types.FunctionType or kind is types.BuiltinFunctionType:
         key = value
     else:
         return None

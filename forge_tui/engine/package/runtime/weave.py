@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .callees import unforged
+from .callees import content, names_in, unforged
 from .entry import PackageError
 from .mode import Mode, Substitutes, under_mode
 from .parts import WRITTEN
@@ -85,7 +85,7 @@ class Weaver:
         if issubclass(original, torch.jit.ScriptModule):
             return original
         held = tuple(sorted(name for name, value in vars(module).items() if self._is_substituted(value)))
-        key = original, held, root
+        key = original, held, root, tuple(region.matches(original) for region in self._regions)
         if key not in self._classes:
             self._classes[key] = self._make(original, held, root)
         return self._classes[key] or original
@@ -127,7 +127,7 @@ class Weaver:
             function = member.__func__ if isinstance(member, staticmethod) else member
             if not isinstance(function, types.FunctionType):
                 continue
-            wrapped = [value for cell in function.__closure__ or () if isinstance(value := _content(cell), types.FunctionType)]
+            wrapped = [value for cell in function.__closure__ or () if isinstance(value := content(cell), types.FunctionType)]
             for used in set[str]().union(*map(names_in, [function, *wrapped])):
                 if used not in seen and isinstance(getattr(original, used, None), types.FunctionType):
                     seen.add(used)
@@ -196,7 +196,7 @@ class Weaver:
         """With the original's own cells, except those that hold a function to replace."""
         cells = []
         for cell in function.__closure__ or ():
-            value = _content(cell)
+            value = content(cell)
             replaced = self._replacement(value, function)
             cells.append(cell if replaced is value else types.CellType(replaced))
         closed = types.FunctionType(clone.__code__, clone.__globals__, clone.__name__, clone.__defaults__, tuple(cells))
@@ -274,31 +274,13 @@ def _proxies(substitutes: Substitutes) -> dict[types.ModuleType, types.ModuleTyp
     return {NAMESPACES[name]: proxy for name, proxy in proxies.items()}
 
 
-def names_in(function: types.FunctionType) -> set[str]:
-    """Every global and attribute name in a function's code, that of functions inside it included."""
-    found: set[str] = set()
-    waiting = [function.__code__]
-    while waiting:
-        code = waiting.pop()
-        found.update(code.co_names)
-        waiting += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return found
-
-
 def _used(function: types.FunctionType) -> Iterator[Any]:
     """What a function's code may call: globals it names, and what it closes over."""
     for name in names_in(function):
         if name in function.__globals__:
             yield function.__globals__[name]
     for cell in function.__closure__ or ():
-        yield _content(cell)
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
+        yield content(cell)
 
 
 def _may_move(function: types.FunctionType) -> bool:
@@ -327,7 +309,7 @@ def _is_helper(value: types.FunctionType, user: types.FunctionType) -> bool:
     if top == "torch":
         return value.__globals__ is user.__globals__
     user_top = (user.__module__ or "").partition(".")[0]
-    return top == user_top or user_top == "torch" or any(value is _content(cell) for cell in user.__closure__ or ())
+    return top == user_top or user_top == "torch" or any(value is content(cell) for cell in user.__closure__ or ())
 
 
 def _in(value: Any, table: dict[Any, Any]) -> bool:
