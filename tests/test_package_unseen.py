@@ -88,9 +88,12 @@ def test_an_instance_that_hides_a_method_after_it_was_compiled(make: Any, args: 
     model, plain, package = packed(make, tmp_path, *args)
     torch._dynamo.reset()
     compiled = torch.compile(package.apply(model), backend="eager", fullgraph=True)
-    assert torch.allclose(compiled(*args), plain(*args), atol=1e-4) and ran(package) == 1
+    unforged = torch.compile(plain, backend="eager", fullgraph=True)
+    assert torch.allclose(compiled(*args), unforged(*args), atol=1e-4) and ran(package) == 1
     for one in (model, plain):
         hide(one.get_submodule(path), name)
+    if not torch.equal(unforged(*args), plain(*args)):
+        pytest.skip("torch's own compiler does not see it in this version, package or none")
     assert torch.equal(compiled(*args), plain(*args)) and ran(package) == 1
     for one in (model, plain):
         delattr(one.get_submodule(path), name)
